@@ -1,0 +1,64 @@
+# make demo     see it work: a private etcd and Postgres, a table, IDs
+# make check    every test
+# make install  build and install for the Postgres of PG_CONFIG
+
+ifneq (,$(filter demo demo-stop check,$(MAKECMDGOALS)))
+
+# These install the packages they need first, so nothing here may ask for Postgres.
+.PHONY: demo demo-stop check
+demo:
+	@tools/demo.sh start
+demo-stop:
+	@tools/demo.sh stop
+check:
+	@tools/check.sh
+
+else
+
+MODULE_big = snowflake
+EXTENSION = snowflake
+DATA = $(wildcard $(srcdir)/sql/snowflake--*.sql)
+
+CORE = src/core/generator.o
+OBJS = $(CORE) src/etcd/endpoint.o \
+	src/pg/module.o src/pg/settings.o src/pg/shmem.o src/pg/functions.o src/pg/stats.o
+# The background worker is a library of its own: only it needs libcurl, and the some thirty
+# libraries that come with it.
+WORKER = snowflake_worker$(DLSUFFIX)
+WORKER_OBJS = $(CORE) src/core/lease.o src/etcd/endpoint.o src/etcd/messages.o src/etcd/http.o \
+	src/etcd/client.o src/pg/worker.o
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+ifeq ($(PGXS),)
+$(error $(PG_CONFIG) not found: install postgresql-server-dev-NN, or set PG_CONFIG)
+endif
+
+PG_CPPFLAGS = -I$(srcdir)/src -isystem $(shell $(PG_CONFIG) --includedir-server) -MMD -MP
+PG_CXXFLAGS = -std=c++20 -fvisibility=hidden -fvisibility-inlines-hidden \
+	-Wall -Wextra -Wshadow -Wconversion $(WERROR)
+SHLIB_LINK = -lstdc++
+EXTRA_CLEAN = $(WORKER) $(WORKER_OBJS) $(DEPS) build
+DEPS = $(patsubst %.o,%.d,$(sort $(OBJS) $(WORKER_OBJS)))
+
+# Postgres's bitcode step does not know C++20.
+override with_llvm = no
+include $(PGXS)
+
+# The folders of the objects, for a build outside the source tree.
+$(shell mkdir -p src/core src/etcd src/pg)
+-include $(DEPS)
+
+all: $(WORKER)
+$(WORKER): $(WORKER_OBJS)
+	$(CXX) $(CXXFLAGS) -shared -o $@ $^ $(LDFLAGS) $(LDFLAGS_SL) -lcurl -lcrypto -lstdc++
+
+install: install-worker
+.PHONY: install-worker refuse-other
+install-worker: $(WORKER) installdirs
+	$(INSTALL_SHLIB) $(WORKER) '$(DESTDIR)$(pkglibdir)/'
+uninstall: uninstall-worker
+uninstall-worker:
+	rm -f '$(DESTDIR)$(pkglibdir)/$(WORKER)'
+
+endif

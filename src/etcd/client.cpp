@@ -1,0 +1,96 @@
+#include "etcd/client.hpp"
+
+#include <cstdio>
+#include <memory>
+#include <stdexcept>
+
+namespace snowflake::etcd {
+namespace {
+
+/// The first line of a password file, without its end. Throws std::runtime_error.
+std::string read_password(const std::string &path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE *)> file(std::fopen(path.c_str(), "r"),
+                                                              std::fclose);
+  char line[1024] = "";
+  if (!file || std::fgets(line, sizeof line, file.get()) == nullptr)
+    throw std::runtime_error("no password could be read from the file \"" + path + "\"");
+  const std::string text(line);
+  return text.substr(0, text.find_first_of("\r\n"));
+}
+
+}  // namespace
+
+Client::Client(ClientSettings settings) : settings_(std::move(settings)), http_(settings_.tls) {
+  if (settings_.endpoints.empty()) throw std::runtime_error("no endpoint");
+}
+
+void Client::send(const Request &request) {
+  request_ = request;
+  authenticated_now_ = false;
+  next_step();
+}
+
+/// Without a token that is needed: asks for one. Else: the request itself.
+void Client::next_step() {
+  fault_.clear();
+  authenticating_ = !settings_.user.empty() && token_.empty();
+  try {
+    if (authenticating_) {
+      authenticated_now_ = true;
+      http_.post(endpoint() + "/v3/auth/authenticate",
+                 authenticate_body(settings_.user, read_password(settings_.password_file)), "",
+                 kRequestTimeoutMs);
+    } else {
+      http_.post(endpoint() + path_of(request_.kind), body_of(request_, settings_.names), token_,
+                 kRequestTimeoutMs);
+    }
+  } catch (const std::runtime_error &fault) {
+    fault_ = fault.what();
+  }
+}
+
+bool Client::take_reply(Reply *reply, std::string *error) {
+  Http::Result result;
+  if (!busy() || (fault_.empty() && !http_.take(&result))) return false;
+  error->clear();
+  *reply = {};
+  reply->failed = true;
+
+  if (!fault_.empty()) {
+    *error = std::move(fault_);
+    fault_.clear();
+  } else if (!result.answered) {
+    *error = result.error;
+  } else if (authenticating_) {
+    *error = read_token(result.status, result.body, &token_);
+    if (error->empty()) {
+      next_step();
+      return false;
+    }
+    *error = "user \"" + settings_.user + "\" is refused: " + *error;
+  } else {
+    Reading reading = read_answer(request_, settings_.names, result.status, result.body);
+    if (reading.token_refused && !settings_.user.empty() && !authenticated_now_) {
+      token_.clear();
+      next_step();
+      return false;
+    }
+    *reply = reading.reply;
+    *error = reading.fault;
+  }
+
+  reply->serial = request_.serial;
+  request_ = {};
+  if (!reply->failed) {
+    failed_in_a_row_ = 0;
+    return true;
+  }
+  *error = "etcd at " + endpoint() + ": " + *error;
+  token_.clear();
+  endpoint_ = (endpoint_ + 1) % settings_.endpoints.size();
+  reply->another_endpoint = ++failed_in_a_row_ < settings_.endpoints.size();
+  if (!reply->another_endpoint) failed_in_a_row_ = 0;
+  return true;
+}
+
+}  // namespace snowflake::etcd

@@ -1,0 +1,462 @@
+// The background worker: drives the lease over the network, and publishes what it confirms.
+//
+// One latch loop, which never blocks on the network. Signals stay blocked while libcurl is driven,
+// since it may start a resolver thread, which inherits the mask and must run no handler of ours.
+#include "pg/worker.hpp"
+
+#include <csignal>
+#include <string>
+#include <sys/timex.h>
+
+#include "core/clock_guard.hpp"
+#include "core/lease.hpp"
+#include "etcd/client.hpp"
+#include "etcd/endpoint.hpp"
+#include "pg/guard.hpp"
+
+namespace snowflake::pg {
+namespace {
+
+/// A stop waits so long for etcd to take the number back.
+constexpr int64_t kFarewellMs = 1000;
+/// Between looks at what no signal tells: the end of recovery, the kernel's clock.
+constexpr int64_t kLookMs = 250;
+/// The loop is not left alone for longer, for no reason but caution.
+constexpr int64_t kLongestMs = 60 * 1000;
+/// An outage of etcd is logged when it begins, when it ends, and so often in between.
+constexpr int64_t kRepeatMs = 60 * 1000;
+/// A warning is due when less than this is left before the mark (or half of a short reserve).
+constexpr int64_t kWarnMs = 10 * 1000;
+
+/// Everything that the loop keeps. Made once, never destroyed: Postgres leaves this process by
+/// longjmp and exit.
+struct Agent {
+  const WorkerContext *context;
+  Lease lease;
+  etcd::Client *client = nullptr;  // null: no endpoints yet
+  bool reload = true;              // the client is to be made anew from the settings
+  Phase phase = Phase::kStarting;
+  WorkerStatus status = {};
+  KernelClock kernel = {};
+  int64_t kernel_read_at = 0;     // boot ms
+  int64_t standby_read_at = 0;    // boot ms
+  bool standby = true;
+  RequestKind sent = RequestKind::kNone;  // the last request
+  uint64_t losses = 0;             // as far as they have been logged
+  int skipped = -1;                // likewise
+  bool failing = false;           // etcd has not answered since failing_since
+  int64_t failing_since = 0;      // boot ms, as the next
+  int64_t failure_logged_at = 0;
+  bool warned = false;            // of a mark that comes near
+  bool fenced = false;            // the log says that the reserve is used up
+  char fault[512] = "";           // of contain()
+
+  explicit Agent(const WorkerContext *c)
+      : context(c),
+        lease({c->settings->region, c->settings->reserve_ms, c->settings->renew_interval_ms}) {}
+};
+
+Times read_clocks() { return {wall_now(), boot_now()}; }
+
+/// Drives C++ that uses libcurl, with all signals blocked. What it throws ends this process; the
+/// next one starts within a second and revokes the lease.
+template <class Work>
+void drive(Agent *agent, Work &&work) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const bool good = contain(agent->fault, work);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!good)
+    ereport(FATAL, (errcode(ERRCODE_INTERNAL_ERROR), errmsg("snowflake worker: %s", agent->fault)));
+}
+
+KernelClock read_kernel_clock() {
+  timex t;
+  memset(&t, 0, sizeof t);
+  if (ntp_adjtime(&t) < 0) return {};
+  const int64_t unit = (t.status & STA_NANO) != 0 ? 1000 : 1;
+  return {true, t.offset / unit, t.esterror, t.maxerror};
+}
+
+void publish_status(Agent *agent) {
+  WorkerStatus &status = agent->status;
+  const Lease &lease = agent->lease;
+  status.phase = agent->phase;
+  status.lease_id = lease.lease();
+  status.worker = lease.worker();
+  status.claims = static_cast<int64_t>(lease.claims());
+  status.clock_error_us = agent->kernel.readable && agent->kernel.max_error_us < kNeverSynchronisedUs
+                              ? clock_error_us(agent->kernel)
+                              : -1;
+  LWLockAcquire(agent->context->status_lock, LW_EXCLUSIVE);
+  agent->context->shared->status = status;
+  LWLockRelease(agent->context->status_lock);
+  // In memory that the next life finds, before a claim can be made with it.
+  agent->context->surviving->lease.store(lease.lease(), std::memory_order_release);
+}
+
+void set_phase(Agent *agent, Phase phase) {
+  if (agent->phase == phase) return;
+  agent->phase = phase;
+  switch (phase) {
+    case Phase::kStarting:
+      break;
+    case Phase::kDisabled:
+      ereport(LOG, (errmsg("snowflake mints no IDs: \"snowflake.etcd_endpoints\" is empty")));
+      break;
+    case Phase::kStandby:
+      ereport(LOG, (errmsg("snowflake mints no IDs while this server is a standby")));
+      break;
+    case Phase::kClockUnsafe:
+      ereport(LOG, (errmsg("snowflake waits for a clock that is good enough"),
+                    errdetail("%s", agent->status.reason)));
+      break;
+    case Phase::kClaiming:
+      ereport(LOG, (errmsg("snowflake is claiming a worker number in region %d",
+                           agent->context->settings->region)));
+      break;
+    case Phase::kNoWorkerFree:
+      ereport(LOG, (errmsg("no worker number is free in region %d",
+                           agent->context->settings->region)));
+      break;
+    case Phase::kHolding:
+      break;  // said with its figures when it is published
+  }
+}
+
+/// The text for a clock that can't be started from; "" when it can.
+void judge_clock_now(Agent *agent, Times now) {
+  char *reason = agent->status.reason;
+  constexpr size_t kSize = sizeof agent->status.reason;
+  reason[0] = '\0';
+  if (now.wall.unix_ms < kEpochUnixMs || now.wall.unix_ms > kEpochUnixMs + kLastMs) {
+    snprintf(reason, kSize, "The clock shows %s, a time that no ID can carry.",
+             timestamptz_to_str(timestamp_of_unix_ms(now.wall.unix_ms)));
+    return;
+  }
+  const int limit_ms = agent->context->settings->max_clock_error_ms;
+  const KernelClock &k = agent->kernel;
+  switch (judge_clock(k, int64_t{limit_ms} * 1000)) {
+    case ClockVerdict::kGood:
+      break;
+    case ClockVerdict::kUnreadable:
+      snprintf(reason, kSize, "The kernel does not let this process read its clock's state "
+                              "(ntp_adjtime).");
+      break;
+    case ClockVerdict::kNeverSynchronised:
+      snprintf(reason, kSize, "The kernel says that its clock was never synchronised (maximum error "
+                              "%.0f s).",
+               static_cast<double>(k.max_error_us) / 1e6);
+      break;
+    case ClockVerdict::kTooUncertain:
+      snprintf(reason, kSize, "The kernel's clock has an estimated error of %.3f ms and a maximum "
+                              "error of %.3f ms; \"snowflake.max_clock_error\" allows %d ms, and "
+                              "%.0f ms.",
+               static_cast<double>(clock_error_us(k)) / 1e3,
+               static_cast<double>(k.max_error_us) / 1e3, limit_ms,
+               static_cast<double>(kMaxErrorUs) / 1e3);
+      break;
+  }
+}
+
+/// Makes the client anew from the settings, files read again. Needs endpoints.
+void configure_client(Agent *agent) {
+  drive(agent, [agent] {
+    const Settings &from = *agent->context->settings;
+    etcd::ClientSettings to;
+    std::string fault;
+    to.endpoints = etcd::parse_endpoints(from.etcd_endpoints, &fault);
+    to.names = {from.etcd_prefix, from.region, from.holder, from.lease_ttl_s};
+    to.tls = {from.etcd_cacert, from.etcd_cert, from.etcd_key};
+    to.user = from.etcd_user;
+    to.password_file = from.etcd_password_file;
+    delete agent->client;
+    agent->client = nullptr;
+    agent->client = new etcd::Client(std::move(to));
+  });
+  agent->reload = false;
+}
+
+/// Decides whether to mint, wait or give back, by settings, recovery and the kernel's clock.
+void steer(Agent *agent, Times now) {
+  const Settings &settings = *agent->context->settings;
+  const bool idle = agent->lease.state() == Lease::State::kIdle;
+  const bool enabled = settings.etcd_endpoints[0] != '\0';
+
+  if (agent->standby && now.boot.ms - agent->standby_read_at >= kLookMs) {
+    agent->standby = RecoveryInProgress();
+    agent->standby_read_at = now.boot.ms;
+  }
+  if (now.boot.ms - agent->kernel_read_at >= (idle ? kLookMs : 1000)) {
+    agent->kernel = read_kernel_clock();
+    agent->kernel_read_at = now.boot.ms;
+  }
+
+  if (!enabled || (agent->standby && !settings.on_standby)) {
+    // No ID from now on, and the number is for others. The client of before does the revoking.
+    agent->context->surviving->generator.withdraw();
+    agent->lease.release();
+    agent->status.reason[0] = '\0';
+    set_phase(agent, enabled ? Phase::kStandby : Phase::kDisabled);
+    return;
+  }
+  if (agent->reload && (agent->client == nullptr || !agent->client->busy()))
+    configure_client(agent);
+  if (!idle) return;
+
+  judge_clock_now(agent, now);
+  if (agent->status.reason[0] != '\0') return set_phase(agent, Phase::kClockUnsafe);
+  if (agent->client == nullptr) return;
+  agent->lease.start(agent->context->surviving->lease.load(std::memory_order_acquire));
+  set_phase(agent, Phase::kClaiming);
+}
+
+void note_failure(Agent *agent, const char *text, Times now) {
+  WorkerStatus &status = agent->status;
+  const bool anew = !agent->failing;
+  if (anew) agent->failing_since = now.boot.ms;
+  agent->failing = true;
+  strlcpy(status.last_error, text, sizeof status.last_error);
+  status.last_error_at = GetCurrentTimestamp();
+  if (!anew && now.boot.ms - agent->failure_logged_at < kRepeatMs) return;
+  agent->failure_logged_at = now.boot.ms;
+  const int64_t fence = agent->context->surviving->generator.fence_ms();
+  if (fence == 0)
+    ereport(LOG, (errmsg("snowflake gets no answer from etcd that it can use"),
+                  errdetail("%s", text)));
+  else
+    ereport(LOG, (errmsg("snowflake gets no answer from etcd that it can use"),
+                  errdetail("%s", text),
+                  errhint("IDs can be minted until %s.",
+                          timestamptz_to_str(timestamp_of_unix_ms(fence + kEpochUnixMs)))));
+}
+
+void note_success(Agent *agent, Times now) {
+  if (!agent->failing) return;
+  agent->failing = false;
+  ereport(LOG, (errmsg("snowflake reaches etcd again, after %.1f s",
+                       static_cast<double>(now.boot.ms - agent->failing_since) / 1000)));
+}
+
+void take_reply(Agent *agent, Times now) {
+  Reply reply;
+  bool there = false;
+  char error[512] = "";
+  drive(agent, [&] {
+    std::string text;
+    there = agent->client->take_reply(&reply, &text);
+    snprintf(error, sizeof error, "%s", text.c_str());
+  });
+  if (!there) return;
+
+  agent->lease.on_reply(reply, now);
+  // Only what takes a whole quorum tells an outage from its end, else the log would fill with both.
+  // A keepalive says nothing: the raise that follows it decides.
+  if (reply.failed && agent->sent == RequestKind::kKeepAlive) {
+    strlcpy(agent->status.last_error, error, sizeof agent->status.last_error);
+    agent->status.last_error_at = GetCurrentTimestamp();
+  } else if (reply.failed) {
+    if (agent->sent == RequestKind::kRaise) agent->status.renewal_failures++;
+    note_failure(agent, error, now);
+  } else if (agent->sent == RequestKind::kRaise || agent->lease.none_free()) {
+    note_success(agent, now);
+  }
+}
+
+/// Hands to backends what etcd has confirmed.
+void publish(Agent *agent, Times now) {
+  const Publication news = agent->lease.publication(now);
+  if (news.kind == Publication::kNothing) return;
+  Generator &generator = agent->context->surviving->generator;
+  const TimestampTz t = GetCurrentTimestamp();
+  agent->status.last_renewal = t;
+  if (news.kind == Publication::kInstall) {
+    generator.install(news.node, news.floor_ms, news.mark_ms);
+    agent->status.claimed_at = t;
+    ereport(LOG, (errmsg("snowflake mints as worker number %d of region %d", worker_of(news.node),
+                         region_of(news.node))));
+  } else {
+    generator.raise_fence(news.mark_ms);
+    if (agent->fenced) ereport(LOG, (errmsg("snowflake mints again")));
+  }
+  agent->fenced = agent->warned = false;
+}
+
+/// The worker's phase as the lease stands, and what the log should say of it.
+void follow_lease(Agent *agent, Times now) {
+  const Lease &lease = agent->lease;
+  if (lease.losses() != agent->losses) {
+    agent->losses = lease.losses();
+    ereport(LOG, (errmsg("snowflake lost its worker number: the claim in etcd is gone or another's"),
+                  errdetail("What is reserved of it goes on to be used.")));
+  }
+  if (lease.skipped() != agent->skipped) {
+    agent->skipped = lease.skipped();
+    if (agent->skipped >= 0)
+      ereport(WARNING,
+              (errmsg("snowflake skips worker number %d of region %d", agent->skipped,
+                      agent->context->settings->region),
+               errdetail("Its mark in etcd is no number, or a day or more ahead of this clock."),
+               errhint("Look at the key marks/%03d, and at the clocks of the fleet.",
+                       agent->skipped)));
+  }
+  char *reason = agent->status.reason;
+  constexpr size_t kSize = sizeof agent->status.reason;
+  switch (lease.state()) {
+    case Lease::State::kIdle:
+    case Lease::State::kReleasing:
+      break;
+    case Lease::State::kRevoking:
+    case Lease::State::kReading:
+    case Lease::State::kGranting:
+    case Lease::State::kClaiming:
+      reason[0] = '\0';
+      if (lease.bad_not_before())
+        strlcpy(reason, "The key not_before in etcd is no number, or a day or more ahead.", kSize);
+      set_phase(agent, lease.none_free() ? Phase::kNoWorkerFree : Phase::kClaiming);
+      break;
+    case Lease::State::kHolding:
+      reason[0] = '\0';
+      if (lease.installed()) {
+        set_phase(agent, Phase::kHolding);
+        break;
+      }
+      if (lease.floor() - kMaxLeadMs > now.wall.unix_ms)
+        snprintf(reason, kSize, "Worker number %d is claimed; its time is used up to %s.",
+                 lease.worker(), timestamptz_to_str(timestamp_of_unix_ms(lease.floor())));
+      set_phase(agent, Phase::kClaiming);
+      break;
+  }
+
+  const int64_t fence = agent->context->surviving->generator.fence_ms();
+  if (fence == 0) return;
+  const int64_t left = fence + kEpochUnixMs - now.wall.unix_ms;
+  if (left <= 0 && !agent->fenced) {
+    agent->fenced = true;
+    ereport(LOG, (errmsg("snowflake mints nothing: the reserved time is used up"),
+                  errhint("It goes on by itself when etcd confirms a renewal.")));
+  } else if (left > 0 && left < std::min<int64_t>(kWarnMs, agent->context->settings->reserve_ms / 2) &&
+             !agent->warned) {
+    agent->warned = true;
+    ereport(WARNING, (errmsg("snowflake can mint for another %.1f s only",
+                             static_cast<double>(left) / 1000),
+                      errdetail("etcd has not confirmed a renewal since %s.",
+                                timestamptz_to_str(agent->status.last_renewal)),
+                      errhint("Check etcd; pg_stat_snowflake shows the last error.")));
+  }
+}
+
+/// Waits until a signal, a socket or a deadline, then lets the client go on.
+void wait_and_drive(Agent *agent, int64_t timeout_ms) {
+  constexpr int kMaxSockets = 8;
+  etcd::Client *client = agent->client;
+  const bool network = client != nullptr && client->busy();
+  const auto *sockets = network ? client->http().sockets().data() : nullptr;
+  const int n = network ? static_cast<int>(std::min<size_t>(
+                              kMaxSockets, client->http().sockets().size()))
+                        : 0;
+  if (network && client->http().timeout_ms() >= 0)
+    timeout_ms = std::min<int64_t>(timeout_ms, client->http().timeout_ms());
+
+  // Made anew each time: libcurl opens and closes sockets as it likes.
+  WaitEventSet *set = make_wait_set(n + 2);
+  AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, nullptr);
+  AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, nullptr, nullptr);
+  for (int i = 0; i < n; i++) {
+    const uint32 events = (sockets[i].readable ? WL_SOCKET_READABLE : 0u) |
+                          (sockets[i].writable ? WL_SOCKET_WRITEABLE : 0u);
+    if (events != 0) AddWaitEventToSet(set, events, sockets[i].fd, nullptr, nullptr);
+  }
+  WaitEvent happened[kMaxSockets + 2];
+  const int count = WaitEventSetWait(set, static_cast<long>(timeout_ms), happened,
+                                     lengthof(happened), PG_WAIT_EXTENSION);
+  FreeWaitEventSet(set);
+  ResetLatch(MyLatch);
+  if (!network) return;
+  drive(agent, [&] {
+    for (int i = 0; i < count; i++)
+      if ((happened[i].events & (WL_SOCKET_READABLE | WL_SOCKET_WRITEABLE)) != 0)
+        client->on_ready(happened[i].fd, (happened[i].events & WL_SOCKET_READABLE) != 0,
+                         (happened[i].events & WL_SOCKET_WRITEABLE) != 0);
+    if (client->http().timeout_ms() == 0) client->on_timeout();
+  });
+}
+
+/// One turn of the loop: sends what is due, waits at most `longest_ms`, takes what has come.
+void turn(Agent *agent, int64_t longest_ms) {
+  Times now = read_clocks();
+  const Request request = agent->lease.next_request(now);
+  if (request.kind != RequestKind::kNone) {
+    agent->sent = request.kind;
+    drive(agent, [&] {
+      agent->client->send(request);
+      strlcpy(agent->status.endpoint, agent->client->endpoint().c_str(),
+              sizeof agent->status.endpoint);
+    });
+  }
+  wait_and_drive(agent, std::clamp<int64_t>(agent->lease.wake_at(now).ms - now.boot.ms, 0,
+                                            longest_ms));
+  now = read_clocks();
+  if (agent->client != nullptr) take_reply(agent, now);
+  publish(agent, now);
+  follow_lease(agent, now);
+  publish_status(agent);
+}
+
+/// Gives the number back, within a bounded time. The mark stays.
+void farewell(Agent *agent) {
+  agent->lease.release();
+  const int64_t deadline = boot_now().ms + kFarewellMs;
+  while (agent->lease.state() != Lease::State::kIdle && agent->client != nullptr) {
+    const int64_t left = deadline - boot_now().ms;
+    if (left <= 0) break;
+    turn(agent, left);
+  }
+  publish_status(agent);
+}
+
+}  // namespace
+}  // namespace snowflake::pg
+
+extern "C" {
+
+PG_MODULE_MAGIC;
+
+PGDLLEXPORT void snowflake_worker_run(const snowflake::pg::WorkerContext *context);
+
+/// Returns when the process is asked to stop.
+void snowflake_worker_run(const snowflake::pg::WorkerContext *context) {
+  using namespace snowflake::pg;
+  pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+  pqsignal(SIGHUP, SignalHandlerForConfigReload);
+  BackgroundWorkerUnblockSignals();
+  // A reload before the handler was there is not lost.
+  ConfigReloadPending = true;
+
+  Agent *agent = nullptr;
+  char fault[256] = "";
+  if (!contain(fault, [&] {
+        curl_global_init(CURL_GLOBAL_DEFAULT);
+        agent = new Agent(context);
+      }))
+    ereport(FATAL, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("snowflake worker: %s", fault)));
+  agent->status.pid = MyProcPid;
+
+  while (!ShutdownRequestPending) {
+    if (ConfigReloadPending) {
+      ConfigReloadPending = false;
+      ProcessConfigFile(PGC_SIGHUP);
+      agent->reload = true;
+      agent->lease.set_renew_interval(context->settings->renew_interval_ms);
+    }
+    steer(agent, read_clocks());
+    publish_status(agent);
+    // While it holds a number its own beats wake it; else it looks around for what no signal tells.
+    const bool looking = agent->phase == Phase::kStandby || agent->phase == Phase::kClockUnsafe;
+    turn(agent, looking ? kLookMs : kLongestMs);
+  }
+  farewell(agent);
+}
+
+}  // extern "C"
