@@ -17,7 +17,7 @@ else
 
 MODULE_big = snowflake
 EXTENSION = snowflake
-DATA = $(wildcard $(srcdir)/sql/snowflake--*.sql)
+DATA = $(addprefix sql/,$(notdir $(wildcard $(srcdir)/sql/snowflake--*.sql)))
 
 CORE = src/core/generator.o
 OBJS = $(CORE) src/etcd/endpoint.o \
@@ -37,7 +37,8 @@ endif
 PG_CPPFLAGS = -I$(srcdir)/src -isystem $(shell $(PG_CONFIG) --includedir-server) -MMD -MP
 PG_CXXFLAGS = -std=c++20 -fvisibility=hidden -fvisibility-inlines-hidden \
 	-Wall -Wextra -Wshadow -Wconversion $(WERROR)
-SHLIB_LINK = -lstdc++
+EXPORTS = -Wl,--version-script=$(srcdir)/src/pg/exports.map
+SHLIB_LINK = $(EXPORTS) -lstdc++
 EXTRA_CLEAN = $(WORKER) $(WORKER_OBJS) $(DEPS) build
 DEPS = $(patsubst %.o,%.d,$(sort $(OBJS) $(WORKER_OBJS)))
 
@@ -51,12 +52,26 @@ $(shell mkdir -p src/core src/etcd src/pg)
 
 all: $(WORKER)
 $(WORKER): $(WORKER_OBJS)
-	$(CXX) $(CXXFLAGS) -shared -o $@ $^ $(LDFLAGS) $(LDFLAGS_SL) -lcurl -lcrypto -lstdc++
+	$(CXX) $(CXXFLAGS) -shared -o $@ $^ $(LDFLAGS) $(LDFLAGS_SL) $(EXPORTS) -lcurl -lcrypto -lstdc++
 
 install: install-worker
-.PHONY: install-worker refuse-other
+.PHONY: install-worker uninstall-worker refuse-other
 install-worker: $(WORKER) installdirs
 	$(INSTALL_SHLIB) $(WORKER) '$(DESTDIR)$(pkglibdir)/'
+# pgEdge has an extension of the same name. Each file of ours contains this mark.
+OURS = IDs without a duplicate
+installdirs: refuse-other
+refuse-other:
+	@for file in '$(DESTDIR)$(datadir)/extension/snowflake.control' \
+	    '$(DESTDIR)$(datadir)/extension/'snowflake--*.sql; do \
+	  if [ -e "$$file" ] && ! grep -q '$(OURS)' "$$file"; then \
+	    echo "$$file belongs to another extension named snowflake." >&2; \
+	    echo "The two can't live in one installation: nothing was installed." >&2; \
+	    echo "If no database uses the other one, uninstall it (its package, or its own" >&2; \
+	    echo "'make uninstall') and try again; else use another Postgres installation." >&2; \
+	    exit 1; \
+	  fi; \
+	done
 uninstall: uninstall-worker
 uninstall-worker:
 	rm -f '$(DESTDIR)$(pkglibdir)/$(WORKER)'

@@ -1,4 +1,4 @@
-/* snowflake--1.0.sql */
+/* snowflake--1.0.sql: IDs without a duplicate */
 
 -- complain if the script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION snowflake" to load this file. \quit

@@ -9,7 +9,7 @@ extern "C" {
 PG_MODULE_MAGIC;
 
 PGDLLEXPORT void _PG_init(void);
-PGDLLEXPORT void snowflake_worker_main(Datum) pg_attribute_noreturn();
+PGDLLEXPORT void snowflake_worker_main(Datum);
 
 void _PG_init(void) {
   using namespace snowflake::pg;
