@@ -352,12 +352,11 @@ void wait_and_drive(Agent *agent, int64_t timeout_ms) {
   constexpr int kMaxSockets = 8;
   etcd::Client *client = agent->client;
   const bool network = client != nullptr && client->busy();
-  const auto *sockets = network ? client->http().sockets().data() : nullptr;
-  const int n = network ? static_cast<int>(std::min<size_t>(
-                              kMaxSockets, client->http().sockets().size()))
-                        : 0;
-  if (network && client->http().timeout_ms() >= 0)
-    timeout_ms = std::min<int64_t>(timeout_ms, client->http().timeout_ms());
+  const auto *sockets = network ? client->sockets().data() : nullptr;
+  const int n =
+      network ? static_cast<int>(std::min<size_t>(kMaxSockets, client->sockets().size())) : 0;
+  if (network && client->timeout_ms() >= 0)
+    timeout_ms = std::min<int64_t>(timeout_ms, client->timeout_ms());
 
   // Made anew each time: libcurl opens and closes sockets as it likes.
   WaitEventSet *set = make_wait_set(n + 2);
@@ -379,7 +378,7 @@ void wait_and_drive(Agent *agent, int64_t timeout_ms) {
       if ((happened[i].events & (WL_SOCKET_READABLE | WL_SOCKET_WRITEABLE)) != 0)
         client->on_ready(happened[i].fd, (happened[i].events & WL_SOCKET_READABLE) != 0,
                          (happened[i].events & WL_SOCKET_WRITEABLE) != 0);
-    if (client->http().timeout_ms() == 0) client->on_timeout();
+    if (client->timeout_ms() == 0) client->on_timeout();
   });
 }
 
