@@ -66,6 +66,7 @@ stop_leftovers() {
 finish() {
     local status=$?
     trap - EXIT
+    set +e # nothing may keep it from stopping servers
     stop_leftovers
     if [ "$status" = 0 ]; then
         rm -rf "$tmp"
@@ -76,7 +77,7 @@ finish() {
     exit "$status"
 }
 trap finish EXIT
-trap 'exit 130' INT TERM HUP
+trap 'exit 130' INT TERM HUP PIPE
 
 # run LOG COMMAND...: in the background, since bash answers no signal while it waits for a command
 # in the foreground; with job control, since a background job without it cannot be interrupted.

@@ -49,13 +49,14 @@ step() {
 
 failed() {
     trap - EXIT
+    set +e # nothing may keep it from stopping servers
     echo FAILED
     if [ -s "${current_log:-}" ]; then
         echo "--- the end of $current_log"
         tail -n 30 "$current_log"
         echo "---"
     fi
-    stop_servers || true
+    stop_servers
     echo "The demo did not start; nothing of it runs. Its logs stay in $log until the next try." >&2
     exit 1
 }
@@ -147,7 +148,7 @@ start() {
     as_server touch "$log/postgres.log"
 
     trap failed EXIT
-    trap 'exit 1' INT TERM HUP
+    trap 'exit 1' INT TERM HUP PIPE
     step 'Building snowflake' "$log/build.log" build
     step "Installing it in Postgres $("$PG_CONFIG" --version | grep -oE '[0-9]+' | head -n 1)" "$log/build.log" install_extension
     step 'Starting etcd' "$log/etcd.log" start_etcd "$dir/etcd" "$log/etcd.log"

@@ -3,6 +3,7 @@
 use strict;
 use warnings;
 
+use File::Spec;
 use Test::More;
 
 use PostgreSQL::Test::Utils;

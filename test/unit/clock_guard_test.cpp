@@ -1,4 +1,4 @@
-// Values in these tests are what kernels said: of machines under chrony and systemd-timesyncd, and
+// Values as kernels show them: of machines under chrony and systemd-timesyncd, and
 // of containers that nobody synchronises.
 #include "core/clock_guard.hpp"
 
