@@ -20,7 +20,7 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
                             detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-    detail := regexp_replace(detail, '\d+ ms (ahead|more)', 'N ms \1', 'g');
+    detail := regexp_replace(detail, '[0-9.]+ s (ahead|more)', 'N s \1', 'g');
     RETURN NEXT;
 END $$;
 

@@ -115,9 +115,15 @@ result() {
     printf ' (%ss)\n' $((SECONDS - started))
     if [ "$bad" != 0 ] && [ -e "$5" ]; then
         echo "--- the end of $5"
-        tail -n 50 "$5"
+        tail -n 60 "$5"
         echo "---"
     fi
+}
+# excerpt LOG GREP-ARGUMENT...: repeats what failed at the end of a log, where it is shown.
+excerpt() {
+    local text
+    text=$(grep "${@:2}" "$1" | head -n 45) || true
+    [ -z "$text" ] || printf '\n%s\n' "$text" >>"$1"
 }
 announce() {
     started=$SECONDS
@@ -223,6 +229,7 @@ unit() {
     bad=$(grep -c '^\[  FAILED  \].*ms)$' "$file") || true
     # It died, or a sanitizer spoke up after the last test.
     if [ "$status" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
+    excerpt "$file" -B 12 '^\[  FAILED  \].*ms)$'
     result "unit: $variant" "$good" "$bad" "$skip" "$file"
 }
 if wants unit; then
@@ -300,7 +307,7 @@ tap() {
         TESTDIR="$run/tap/$name" TESTDATADIR="$run/tap/$name/tmp_check" TESTLOGDIR="$run/tap/$name/tmp_check/log"
         IDCHECK="$src/build/idcheck")
     as_server mkdir -p "$run/tap/$name"
-    run "$file" in_tests 900 prove --norc -v "test/t/$name.pl" || status=$?
+    run "$file" in_tests 900 prove --norc --merge -v "test/t/$name.pl" || status=$?
     good=$(sed -nE 's/^Files=1, Tests=([0-9]+),.*$/\1/p' "$file")
     bad=$(sed -nE 's/^.*\(Wstat: .* Failed: ([0-9]+)\)$/\1/p' "$file")
     good=${good:-0} bad=${bad:-0}
@@ -309,6 +316,7 @@ tap() {
     # It died, planned more than it ran, or hung.
     if [ "$status" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
     if [ "$status" = 0 ] && grep -q '^1\.\.0 # SKIP' "$file"; then skip=1; fi
+    excerpt "$file" -A 12 '^not ok'
     result "tap: $name" "$good" "$bad" "$skip" "$file"
     stop_leftovers
     [ "$bad" != 0 ] || rm -rf "$run/tap/$name"

@@ -118,7 +118,7 @@ is($node->postmaster_pid, $postmaster, 'no restart was needed');
 # --- three members, one of which hears its leader and is not heard ---
 
 my $three = Snowflake::Etcd->new(members => 3, peer_proxies => 1)->start;
-my $leader = $three->leader;
+my $leader = $three->wait_leader;
 my ($cut_off, $other) = grep { $_ != $leader } $three->all;
 my $b = Snowflake::Instance->create('b',
 	settings => { etcd_endpoints => join(',', map { $three->endpoint($_) } $cut_off, $other, $leader) });
@@ -131,14 +131,14 @@ $row = $b->wait_stat(sub { $_[0]->{endpoint} ne $three->endpoint($cut_off) && $_
 ok($row, 'the follower is cut off from its peers: the next endpoint serves');
 for my $round (1 .. 2)
 {
-	my $frozen = eventually(20, sub { my $at = $three->leader(not => $cut_off); defined $at ? $at + 1 : 0 }) - 1;
+	my $victim = $three->wait_leader(not => $cut_off);
 	$renewed = $b->stat('last_renewal');
 	$three->cut_off($cut_off, 'pass');
 	$three->wait_healthy;
-	$three->kill9_member($frozen);
+	$three->kill9_member($victim);
 	ok($b->wait_stat(sub { $_[0]->{last_renewal} gt $renewed && $_[0]->{reserve_left_s} > 28 }, 20),
 		"round $round: the leader is killed, and the instance renews at another member");
-	$three->start_member($frozen);
+	$three->start_member($victim);
 	$three->wait_healthy;
 }
 $load->stop;

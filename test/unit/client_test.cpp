@@ -283,6 +283,18 @@ TEST(Failover, AnErrorOfEtcdGoesToTheNextEndpointToo) {
   expect_granted(grant(client));
 }
 
+// A failover here would cost a beat, and a whole deadline if the other endpoint hangs, just when the
+// number has to be replaced.
+TEST(Failover, DISABLED_AKeepAliveOfALeaseThatIsGoneIsNoFaultOfTheEndpoint) {
+  Server good([](Server::Line &line, const Server::Seen &) {
+    return line.write(http(200, R"({"result":{"header":{"revision":"398"},"ID":"12345"}})"));
+  });
+  const Refusing other;
+  Client client(at({good.url(), other.url()}));
+  call(client, request(Kind::kKeepAlive));
+  EXPECT_EQ(client.endpoint(), good.url());
+}
+
 // ---- hostile servers
 
 TEST(HostileServer, EverySlowOneIsLeftWithinASecond) {

@@ -106,6 +106,7 @@ TEST_F(GeneratorTest, AThousandMillisecondsAheadOfTheClockAreGrantedOneMoreIsNot
 TEST_F(GeneratorTest, TheLeadIsThatOfTheBatchesLastTick) {
   expect_granted(20'000, 1000);
   for (int i = 0; i < 3; i++) expect_granted(20'000, 1000);  // sequence 3999 is used
+  expect_refused(Refusal::kLead, 19'000, 97, 1);
   expect_granted(19'000, 96);                                // up to 4095
   expect_refused(Refusal::kLead, 19'000, 1, 1);
   expect_refused(Refusal::kLead, 19'000, 1000, 1);

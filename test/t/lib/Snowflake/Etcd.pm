@@ -159,6 +159,14 @@ sub leader
 	return undef;
 }
 
+sub wait_leader
+{
+	my ($self, %with) = @_;
+	my $leader;
+	eventually(30, sub { $leader = $self->leader(%with); defined $leader }) or die 'etcd has no leader';
+	return $leader;
+}
+
 # --- the JSON gateway, for what etcdctl is too slow or too clever for (without TLS and auth) ---
 
 # Returns the decoded answer; undef when there was none or it was an error.
