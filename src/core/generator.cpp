@@ -42,6 +42,13 @@ Issue Generator::issue(WallTime now, int n) noexcept {
   for (;;) {
     const uint64_t fence_seen = fence.value.load(std::memory_order_acquire);
     const Issue answer = judge(last_seen, fence_seen, now, n);
+    if (answer.refusal == Refusal::kNoClaim) {
+      // A whole change of number between the two loads looks like one half done: look again.
+      const uint64_t last_now = last.value.load(std::memory_order_acquire);
+      if (last_now == last_seen) return answer;
+      last_seen = last_now;
+      continue;
+    }
     if (answer.refusal != Refusal::kNone) return answer;
     // Invariant 1. On failure last_seen is the newer word (acquire again), and the fence is looked
     // at anew. `now` stays: a tick from a slightly older reading is as unique and as ordered.

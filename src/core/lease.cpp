@@ -37,6 +37,8 @@ void Lease::pause(Times now, const Reply &reply) noexcept {
 void Lease::start(int64_t earlier_lease) noexcept {
   if (state_ != State::kIdle) return;
   earlier_lease_ = earlier_lease;
+  none_free_ = bad_not_before_ = false;
+  skipped_ = -1;
   due_ = 0;
   state_ = State::kRevoking;
 }
@@ -246,8 +248,9 @@ void Lease::on_raised(const Reply &reply, Times now) noexcept {
     if (passes_at(reply.mark) < asked) {
       // Mine, but not the compare that was sent: an earlier first mark was applied after all, or
       // somebody deleted the mark. Nobody else can move it while the claim stands: put it at once.
-      first_mark_ = reply.mark.kind == Mark::kAbsent;
-      due_ = now.boot.ms;
+      const bool first = reply.mark.kind == Mark::kAbsent;
+      due_ = now.boot.ms + (first != first_mark_ ? 0 : kRetryMs);
+      first_mark_ = first;
       return;
     }
     // Rule 3: mine, and at least what was asked: an earlier try whose reply was lost.

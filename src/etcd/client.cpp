@@ -61,6 +61,7 @@ bool Client::take_reply(Reply *reply, std::string *error) {
   error->clear();
   *reply = {};
   reply->failed = true;
+  bool endpoint_failed = true;
 
   if (!fault_.empty()) {
     *error = std::move(fault_);
@@ -90,15 +91,16 @@ bool Client::take_reply(Reply *reply, std::string *error) {
     }
     *reply = reading.reply;
     *error = reading.fault;
+    endpoint_failed = reply->failed && !reading.lease_gone;
   }
 
   reply->serial = request_.serial;
   request_ = {};
-  if (!reply->failed) {
+  if (reply->failed) *error = "etcd at " + endpoint() + ": " + *error;
+  if (!endpoint_failed) {
     failed_in_a_row_ = 0;
     return true;
   }
-  *error = "etcd at " + endpoint() + ": " + *error;
   token_.clear();
   auth_is_off_ = false;
   endpoint_ = (endpoint_ + 1) % settings_.endpoints.size();

@@ -18,6 +18,10 @@ struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+struct LeaseGone : Fault {
+  LeaseGone() : Fault("the lease is gone") {}
+};
+
 std::string base64(const std::string &plain) {
   std::string out(4 * ((plain.size() + 2) / 3) + 1, '\0');
   const int n = EVP_EncodeBlock(reinterpret_cast<unsigned char *>(out.data()),
@@ -75,18 +79,27 @@ int64_t number(const json &value, const char *what) {
 int64_t lease_of(const json &kv) { return kv.contains("lease") ? number(kv["lease"], "lease") : 0; }
 /// An empty value is left out by the gateway.
 std::string value_of(const json &kv) {
-  return kv.contains("value") ? unbase64(kv["value"].get<std::string>()) : std::string();
+  return kv.contains("value") ? unbase64(kv["value"].get_ref<const std::string &>()) : std::string();
 }
 
-/// The one key-value of the i-th operation of a transaction, a range of one key; null if absent.
-json key_value(const json &answer, size_t i) {
+/// The one key-value of the i-th operation of a transaction, a range of that key; null if absent.
+const json *key_value(const json &answer, size_t i, const std::string &key) {
   const json &found = answer.at("responses").at(i).at("response_range");
   if (!found.is_object()) throw Fault("a range has no answer");
-  return found.contains("kvs") ? found["kvs"].at(0) : json();
+  if (!found.contains("kvs")) return nullptr;
+  const json &kv = found["kvs"].at(0);
+  if (unbase64(kv.at("key").get_ref<const std::string &>()) != key)
+    throw Fault("an answer about another key");
+  return &kv;
 }
-Mark mark_at(const json &answer, size_t i) {
-  const json kv = key_value(answer, i);
-  return kv.is_null() ? Mark{} : parse_mark(value_of(kv));
+Mark mark_at(const json &answer, size_t i, const std::string &key) {
+  const json *kv = key_value(answer, i, key);
+  return kv == nullptr ? Mark{} : parse_mark(value_of(*kv));
+}
+/// The lease that holds the number of the claim key read first, 0: none.
+int64_t holder_of(const json &answer, const std::string &key) {
+  const json *kv = key_value(answer, 0, key);
+  return kv == nullptr ? 0 : lease_of(*kv);
 }
 
 void require_put(const json &answer, size_t i) {
@@ -112,7 +125,7 @@ void read_region(const json &answer, const Names &names, Reply *reply) {
   if (!answer.at("header").is_object()) throw Fault("no header");
   if (!answer.contains("kvs")) return;
   for (const json &kv : answer["kvs"]) {
-    const std::string key = unbase64(kv.at("key").get<std::string>());
+    const std::string key = unbase64(kv.at("key").get_ref<const std::string &>());
     if (const int claimed = worker_in(key, claims); claimed >= 0)
       reply->held[static_cast<size_t>(claimed)] = true;
     if (const int marked = worker_in(key, marks); marked >= 0)
@@ -121,6 +134,8 @@ void read_region(const json &answer, const Names &names, Reply *reply) {
 }
 
 void read_success(const Request &request, const Names &names, const json &answer, Reply *reply) {
+  const std::string claim = claim_key(names, request.worker);
+  const std::string mark = mark_key(names, request.worker);
   switch (request.kind) {
     case RequestKind::kNone:
       break;
@@ -137,29 +152,25 @@ void read_success(const Request &request, const Names &names, const json &answer
       break;
     case RequestKind::kKeepAlive: {
       const json &result = answer.at("result");
-      if (!result.contains("TTL") || number(result["TTL"], "TTL") <= 0)
-        throw Fault("the lease is gone");
+      if (!result.contains("TTL") || number(result["TTL"], "TTL") <= 0) throw LeaseGone();
       break;
     }
     case RequestKind::kClaim:
       reply->applied = answer.value("succeeded", false);
-      if (reply->applied) {
+      if (reply->applied)
         require_put(answer, 0);
-      } else {
-        const json claim = key_value(answer, 0);
-        reply->lease = claim.is_null() ? 0 : lease_of(claim);
-      }
-      reply->mark = mark_at(answer, 1);
-      reply->not_before = mark_at(answer, 2);
+      else
+        reply->lease = holder_of(answer, claim);
+      reply->mark = mark_at(answer, 1, mark);
+      reply->not_before = mark_at(answer, 2, not_before_key(names));
       break;
     case RequestKind::kRaise:
       reply->applied = answer.value("succeeded", false);
       if (reply->applied) {
         require_put(answer, 0);
       } else {
-        const json claim = key_value(answer, 0);
-        reply->lease = claim.is_null() ? 0 : lease_of(claim);
-        reply->mark = mark_at(answer, 1);
+        reply->lease = holder_of(answer, claim);
+        reply->mark = mark_at(answer, 1, mark);
       }
       break;
   }
@@ -297,6 +308,9 @@ Reading read_answer(const Request &request, const Names &names, long http_status
       if (!answer.is_object()) throw Fault("an answer that is no JSON object: " + excerpt(body));
       read_success(request, names, answer, &out.reply);
       return out;
+    } catch (const LeaseGone &fault) {
+      out.fault = fault.what();
+      out.lease_gone = true;
     } catch (const Fault &fault) {
       out.fault = fault.what();
     } catch (const json::exception &fault) {

@@ -94,7 +94,7 @@ for (1 .. 3)
 $etcd->put_many(map { ($etcd->claim_key($_) => 'another') } 10 .. 127);
 $etcd->del($etcd->claim_key($_)) for 20, 21, 22;
 $etcd->put($etcd->mark_key(20), in_ms(60));
-my $mark = in_ms(6);
+my $mark = in_ms(10);
 $etcd->put($etcd->mark_key(21), $mark);
 $etcd->put($etcd->mark_key(22), in_ms(30));
 $node->start;
@@ -103,7 +103,7 @@ $row = $node->stat_row;
 is($row->{state}, 'claiming', 'and nothing is minted before');
 ($out, $err) = $node->try('SELECT snowflake_nextval()');
 like($err, qr/ERROR:  55000:.*DETAIL:.*21.*used up.*HINT:/s, 'a call says until when');
-$row = $node->wait_state('issuing', 15);
+$row = $node->wait_state('issuing', 20);
 cmp_ok(time * 1000, '>', $mark - 1100, 'it mints when the clock is at most a second behind the mark');
 ($first) = $node->mint;
 cmp_ok(($first >> 22) + 1767225600000, '>', $mark, 'the first ID is later than the mark');

@@ -316,7 +316,7 @@ TEST(Schedules, TheSameNumberClaimedAgainNeverMintsTheGapThatOthersUsed) {
 
 // It has an old `last` and a new fence in hand, and refuses although a number is held before and
 // after. Who waits never notices; with max_wait = 0 it is an error.
-TEST(Schedules, DISABLED_ACallerThatAWholeChangeOvertakesIsNotRefused) {
+TEST(Schedules, ACallerThatAWholeChangeOvertakesIsNotRefused) {
   Explorer explorer({issues(20'000, 1), keeps([](Generator &g) { g.install(kNine, 15'000, 30'000); })},
                     {}, {1, 0});
   const World world = explorer.follow(held(), "ABBBAAAA");

@@ -275,6 +275,22 @@ sub worker_log
 	return grep { /^\S+ \S+ \S+ \[$pid\] / } split /\n/, $self->log_since($offset);
 }
 
+# Seconds between the last lines since $offset that match the two patterns, by the log's own clock: on a
+# busy machine a client that asks sees more of its own slowness.
+sub seconds_between
+{
+	my ($self, $offset, @patterns) = @_;
+	my @at;
+	for my $line (split /\n/, $self->log_since($offset))
+	{
+		my ($hours, $minutes, $seconds) = $line =~ /^\S+ (\d+):(\d+):([\d.]+) / or next;
+		for my $which (0, 1) { $at[$which] = $hours * 3600 + $minutes * 60 + $seconds if $line =~ $patterns[$which]; }
+	}
+	return undef unless defined $at[0] && defined $at[1];
+	my $took = $at[1] - $at[0];
+	return $took < -43200 ? $took + 86400 : $took;
+}
+
 sub wait_log
 {
 	my ($self, $pattern, $offset, $seconds) = @_;
