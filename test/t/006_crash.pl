@@ -48,6 +48,7 @@ for my $round (@rounds)
 	$killed{$victim}++;
 	eventually(20, sub { !kill(0, $pid) }, 0.005);
 	# The server is up when it takes connections.
+	$node->wait_log(qr/ready to accept connections.*snowflake mints as worker/s, $offset, 60);
 	defined $node->seconds_to_mint(60) or die 'it mints no more';
 	my $took = $node->seconds_between($offset, qr/ready to accept connections/, qr/snowflake mints as worker/) // 99;
 	$slowest = $took if $took > $slowest;

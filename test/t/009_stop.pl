@@ -23,7 +23,6 @@ $node->wait_issuing;
 for my $round (1 .. 3)
 {
 	my $number = $node->wait_issuing->{worker};
-	my $load = $node->stat('ids_issued');
 	$node->mint(100);
 	my $took = $node->timed_stop('fast');
 	cmp_ok($took, '<=', 2, sprintf('a clean stop is quick (%.2f s)', $took));

@@ -314,8 +314,8 @@ TEST(Schedules, TheSameNumberClaimedAgainNeverMintsTheGapThatOthersUsed) {
   EXPECT_GT(all.refused.at(Refusal::kFence), 0);
 }
 
-// It has an old `last` and a new fence in hand, and refuses although a number is held before and
-// after. Who waits never notices; with max_wait = 0 it is an error.
+// It has an old `last` and a new fence in hand. With snowflake.max_wait = 0 a refusal would be an
+// error, though a number is held before and after.
 TEST(Schedules, ACallerThatAWholeChangeOvertakesIsNotRefused) {
   Explorer explorer({issues(20'000, 1), keeps([](Generator &g) { g.install(kNine, 15'000, 30'000); })},
                     {}, {1, 0});
