@@ -76,6 +76,7 @@ bool Client::take_reply(Reply *reply, std::string *error) {
       return false;
     }
     *reply = reading.reply;
+    reply->date_unix_ms = result.date_unix_ms;
     *error = reading.fault;
   }
 

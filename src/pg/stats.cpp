@@ -6,7 +6,7 @@
 namespace snowflake::pg {
 
 bool would_succeed(WallTime now) {
-  const Issue answer = surviving->generator.probe(now, 1);
+  const Issue answer = surviving->generator.probe(now, boot_now, 1);
   return answer.refusal == Refusal::kNone ||
          (answer.refusal == Refusal::kLead && answer.wait_ms <= settings.max_wait_ms);
 }
@@ -16,8 +16,9 @@ namespace {
 /// From the two words and the clock at this moment; the worker's phase only says why not.
 const char *state_text(Phase phase, WallTime now) {
   if (would_succeed(now)) return "issuing";
-  const Refusal why = surviving->generator.probe(now, 1).refusal;
-  if (why == Refusal::kLead || why == Refusal::kBadClock) return "clock_unsafe";
+  const Refusal why = surviving->generator.probe(now, boot_now, 1).refusal;
+  if (why == Refusal::kLead || why == Refusal::kJump || why == Refusal::kBadClock)
+    return "clock_unsafe";
   switch (phase) {
     case Phase::kStarting:
       return "starting";
@@ -27,6 +28,8 @@ const char *state_text(Phase phase, WallTime now) {
       return "standby";
     case Phase::kClockUnsafe:
       return "clock_unsafe";
+    case Phase::kQuarantined:
+      return "quarantined";
     case Phase::kNoWorkerFree:
       return "no_worker_free";
     case Phase::kClaiming:

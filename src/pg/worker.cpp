@@ -4,9 +4,13 @@
 // since it may start a resolver thread, which inherits the mask and must run no handler of ours.
 #include "pg/worker.hpp"
 
-#include <csignal>
-#include <string>
 #include <sys/timex.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <csignal>
+#include <cstdio>
+#include <string>
 
 #include "core/clock_guard.hpp"
 #include "core/lease.hpp"
@@ -25,6 +29,8 @@ constexpr int64_t kLookMs = 250;
 constexpr int64_t kLongestMs = 60 * 1000;
 /// An outage of etcd is logged when it begins, when it ends, and so often in between.
 constexpr int64_t kRepeatMs = 60 * 1000;
+/// Where the kernel is not asked, an answer of etcd whose Date is this near vouches for the clock.
+constexpr int64_t kDateMs = 2000;
 /// A warning is due when less than this is left before the mark (or half of a short reserve).
 constexpr int64_t kWarnMs = 10 * 1000;
 
@@ -38,7 +44,9 @@ struct Agent {
   Phase phase = Phase::kStarting;
   WorkerStatus status = {};
   KernelClock kernel = {};
-  int64_t kernel_read_at = 0;     // boot ms
+  ClockGuard guard;
+  bool jumped = false;             // as far as it has been logged
+  uint64_t rollbacks = 0;          // likewise
   int64_t standby_read_at = 0;    // boot ms
   bool standby = true;
   RequestKind sent = RequestKind::kNone;  // the last request
@@ -47,16 +55,16 @@ struct Agent {
   bool failing = false;           // etcd has not answered since failing_since
   int64_t failing_since = 0;      // boot ms, as the next
   int64_t failure_logged_at = 0;
+  bool obeying = false;           // a command is under way
   bool warned = false;            // of a mark that comes near
   bool fenced = false;            // the log says that the reserve is used up
   char fault[512] = "";           // of contain()
 
   explicit Agent(const WorkerContext *c)
       : context(c),
-        lease({c->settings->region, c->settings->reserve_ms, c->settings->renew_interval_ms}) {}
+        lease({c->settings->region, c->settings->reserve_ms, c->settings->renew_interval_ms}),
+        guard(c->surviving->generator.clock_offset_ms.load(std::memory_order_relaxed)) {}
 };
-
-Times read_clocks() { return {wall_now(), boot_now()}; }
 
 /// Drives C++ that uses libcurl, with all signals blocked. What it throws ends this process; the
 /// next one starts within a second and revokes the lease.
@@ -77,6 +85,34 @@ KernelClock read_kernel_clock() {
   if (ntp_adjtime(&t) < 0) return {};
   const int64_t unit = (t.status & STA_NANO) != 0 ? 1000 : 1;
   return {true, t.offset / unit, t.esterror, t.maxerror};
+}
+
+/// Tells backends which clock is believed, and the log when it changes.
+void take_guard(Agent *agent) {
+  agent->context->surviving->generator.clock_offset_ms.store(agent->guard.offset_ms(),
+                                                             std::memory_order_relaxed);
+  const int64_t jump = agent->guard.jumped_ms();
+  if ((jump != 0) == agent->jumped) return;
+  agent->jumped = jump != 0;
+  if (agent->jumped)
+    ereport(WARNING, (errmsg("the clock jumped ahead by %.3f s; snowflake does not believe it",
+                             static_cast<double>(jump) / 1000),
+                      errhint("Minting goes on when it is set back, or vouched for by the kernel's time "
+                              "discipline or, where that is not asked, by etcd.")));
+  else
+    ereport(LOG, (errmsg("snowflake believes the clock again")));
+}
+
+/// Reads the clocks. The wall clock is what is believed of it: all that the lease decides, it
+/// decides by that.
+Times look(Agent *agent) {
+  const Times now = {wall_now(), boot_now()};
+  agent->kernel = read_kernel_clock();
+  const int64_t limit_us = int64_t{agent->context->settings->max_clock_error_ms} * 1000;
+  agent->guard.observe(
+      now, limit_us != 0 && judge_clock(agent->kernel, limit_us) == ClockVerdict::kGood);
+  take_guard(agent);
+  return {agent->guard.believed(now), now.boot};
 }
 
 void publish_status(Agent *agent) {
@@ -115,6 +151,16 @@ void set_phase(Agent *agent, Phase phase) {
     case Phase::kClaiming:
       ereport(LOG, (errmsg("snowflake is claiming a worker number in region %d",
                            agent->context->settings->region)));
+      break;
+    case Phase::kQuarantined:
+      ereport(LOG,
+              (errmsg("snowflake mints no new worker number before %s",
+                      timestamptz_to_str(agent->status.quarantined_until)),
+               errdetail("Nothing shows that etcd remembers all that it has confirmed: it may be new, "
+                         "wiped, or restored from a backup."),
+               errhint("If it never held IDs of region %d, SELECT snowflake_init_region() ends the "
+                       "pause.",
+                       agent->context->settings->region)));
       break;
     case Phase::kNoWorkerFree:
       ereport(LOG, (errmsg("no worker number is free in region %d",
@@ -178,6 +224,32 @@ void configure_client(Agent *agent) {
   agent->reload = false;
 }
 
+/// In the data directory: a hint that a copy of it may carry.
+constexpr const char *kLastMarkFile = "snowflake_last_mark";
+
+/// What a clean stop left, once: it speaks of the next start only.
+LastMark take_last_mark() {
+  LastMark mark;
+  FILE *file = fopen(kLastMarkFile, "r");
+  if (file == nullptr) return {};
+  const bool whole = fscanf(file, "%d %" SCNd64 " %" SCNd64 " %" SCNd64, &mark.worker, &mark.unix_ms,
+                            &mark.mod_revision, &mark.term) == 4;
+  fclose(file);
+  unlink(kLastMarkFile);
+  return whole && mark.worker >= 0 && mark.worker < kWorkers ? mark : LastMark{};
+}
+
+void leave_last_mark(const LastMark &mark, int reserve_ms) {
+  FILE *file = fopen(kLastMarkFile, "w");
+  const bool good = file != nullptr &&
+                    fprintf(file, "%d " INT64_FORMAT " " INT64_FORMAT " " INT64_FORMAT "\n",
+                            mark.worker, mark.unix_ms, mark.mod_revision, mark.term) > 0;
+  if (file != nullptr && fclose(file) == 0 && good) return;
+  ereport(LOG, (errmsg("could not write file \"%s\": %m", kLastMarkFile),
+                errdetail("The next start may have to wait for %d s before it mints.",
+                          static_cast<int>((reserve_ms + kForgottenMs) / 1000))));
+}
+
 /// Decides whether to mint, wait or give back, by settings, recovery and the kernel's clock.
 void steer(Agent *agent, Times now) {
   const Settings &settings = *agent->context->settings;
@@ -187,10 +259,6 @@ void steer(Agent *agent, Times now) {
   if (agent->standby && now.boot.ms - agent->standby_read_at >= kLookMs) {
     agent->standby = RecoveryInProgress();
     agent->standby_read_at = now.boot.ms;
-  }
-  if (now.boot.ms - agent->kernel_read_at >= (idle ? kLookMs : 1000)) {
-    agent->kernel = read_kernel_clock();
-    agent->kernel_read_at = now.boot.ms;
   }
 
   if (!enabled || (agent->standby && !settings.on_standby)) {
@@ -208,7 +276,8 @@ void steer(Agent *agent, Times now) {
   judge_clock_now(agent, now);
   if (agent->status.reason[0] != '\0') return set_phase(agent, Phase::kClockUnsafe);
   if (agent->client == nullptr) return;
-  agent->lease.start(agent->context->surviving->lease.load(std::memory_order_acquire));
+  agent->lease.start(agent->context->surviving->lease.load(std::memory_order_acquire),
+                     take_last_mark());
   set_phase(agent, Phase::kClaiming);
 }
 
@@ -250,6 +319,12 @@ void take_reply(Agent *agent, Times now) {
   });
   if (!there) return;
 
+  if (!reply.failed && reply.date_unix_ms != 0 &&
+      agent->context->settings->max_clock_error_ms == 0 &&
+      std::abs(wall_now().unix_ms - reply.date_unix_ms) <= kDateMs) {
+    agent->guard.observe({wall_now(), boot_now()}, true);
+    take_guard(agent);
+  }
   agent->lease.on_reply(reply, now);
   // Only what takes a whole quorum tells an outage from its end, else the log would fill with both.
   // A keepalive says nothing: the raise that follows it decides.
@@ -283,6 +358,9 @@ void publish(Agent *agent, Times now) {
   agent->fenced = agent->warned = false;
 }
 
+constexpr const char *kBadNotBefore =
+    "The key not_before in etcd is no number, or a day or more ahead.";
+
 /// The worker's phase as the lease stands, and what the log should say of it.
 void follow_lease(Agent *agent, Times now) {
   const Lease &lease = agent->lease;
@@ -290,6 +368,13 @@ void follow_lease(Agent *agent, Times now) {
     agent->losses = lease.losses();
     ereport(LOG, (errmsg("snowflake lost its worker number: the claim in etcd is gone or another's"),
                   errdetail("What is reserved of it goes on to be used.")));
+  }
+  if (lease.rollbacks() != agent->rollbacks) {
+    agent->rollbacks = lease.rollbacks();
+    ereport(WARNING, (errmsg("etcd has forgotten what it had confirmed to snowflake"),
+                      errdetail("It was restored from a backup, wiped, replaced, or its keys were changed "
+                                "by hand. Worker numbers claimed from now on start later than all that "
+                                "it can have forgotten.")));
   }
   if (lease.skipped() != agent->skipped) {
     agent->skipped = lease.skipped();
@@ -313,8 +398,22 @@ void follow_lease(Agent *agent, Times now) {
     case Lease::State::kClaiming:
       reason[0] = '\0';
       if (lease.bad_not_before())
-        strlcpy(reason, "The key not_before in etcd is no number, or a day or more ahead.", kSize);
+        strlcpy(reason, kBadNotBefore, kSize);
       set_phase(agent, lease.none_free() ? Phase::kNoWorkerFree : Phase::kClaiming);
+      break;
+    case Lease::State::kWarning:
+      strlcpy(reason, "etcd was found to have forgotten what it had confirmed.", kSize);
+      break;
+    case Lease::State::kWitnessing:
+      reason[0] = '\0';
+      if (lease.quarantined_until().ms == 0) break;
+      if (agent->phase != Phase::kQuarantined)
+        agent->status.quarantined_until = timestamp_of_unix_ms(
+            now.wall.unix_ms + lease.quarantined_until().ms - now.boot.ms);
+      snprintf(reason, kSize, "Worker number %d is claimed; nothing shows that etcd remembers all that "
+                              "it has confirmed.",
+               lease.worker());
+      set_phase(agent, Phase::kQuarantined);
       break;
     case Lease::State::kHolding:
       reason[0] = '\0';
@@ -385,7 +484,7 @@ void wait_and_drive(Agent *agent, int64_t timeout_ms) {
 
 /// One turn of the loop: sends what is due, waits at most `longest_ms`, takes what has come.
 void turn(Agent *agent, int64_t longest_ms) {
-  Times now = read_clocks();
+  Times now = look(agent);
   const Request request = agent->lease.next_request(now);
   if (request.kind != RequestKind::kNone) {
     agent->sent = request.kind;
@@ -397,15 +496,59 @@ void turn(Agent *agent, int64_t longest_ms) {
   }
   wait_and_drive(agent, std::clamp<int64_t>(agent->lease.wake_at(now).ms - now.boot.ms, 0,
                                             longest_ms));
-  now = read_clocks();
+  now = look(agent);
   if (agent->client != nullptr) take_reply(agent, now);
   publish(agent, now);
   follow_lease(agent, now);
   publish_status(agent);
 }
 
+/// Carries out what a superuser asks, as far as the lease lets it at this turn.
+void obey(Agent *agent, Times now) {
+  Command &command = agent->context->shared->command;
+  LWLockAcquire(agent->context->status_lock, LW_SHARED);
+  const Command asked = command;
+  LWLockRelease(agent->context->status_lock);
+  if (asked.kind == Command::kNone) agent->obeying = false;
+  if (asked.kind == Command::kNone || asked.answered) return;
+
+  Lease &lease = agent->lease;
+  const char *refusal = nullptr;
+  switch (asked.kind) {
+    case Command::kNone:
+      return;
+    case Command::kInitRegion:
+      if (lease.state() == Lease::State::kWitnessing) {
+        if (!agent->obeying) lease.vouch_for_empty_region();
+        agent->obeying = true;
+        if (lease.vouched_empty()) return;
+        refusal = "the region holds marks or claims of others in etcd: it is not new";
+      } else if (lease.state() != Lease::State::kHolding) {
+        return;
+      }
+      break;
+    case Command::kRaiseMarks:
+      if (!agent->obeying) {
+        agent->obeying = lease.raise_all_marks(asked.until_unix_ms, now);
+        return;
+      }
+      if (lease.state() == Lease::State::kWarning || lease.marks_to_raise() != 0) return;
+      if (lease.state() != Lease::State::kHolding)
+        refusal = "the worker number was lost before all marks were raised";
+      break;
+  }
+  LWLockAcquire(agent->context->status_lock, LW_EXCLUSIVE);
+  command.answered = true;
+  command.good = refusal == nullptr;
+  strlcpy(command.refusal, refusal == nullptr ? "" : refusal, sizeof command.refusal);
+  LWLockRelease(agent->context->status_lock);
+  agent->obeying = false;
+}
+
 /// Gives the number back, within a bounded time. The mark stays.
 void farewell(Agent *agent) {
+  if (agent->lease.state() == Lease::State::kHolding && agent->lease.mark() != 0)
+    leave_last_mark(agent->lease.last_mark(), agent->context->settings->reserve_ms);
   agent->lease.release();
   const int64_t deadline = boot_now().ms + kFarewellMs;
   while (agent->lease.state() != Lease::State::kIdle && agent->client != nullptr) {
@@ -450,7 +593,9 @@ void snowflake_worker_run(const snowflake::pg::WorkerContext *context) {
       agent->reload = true;
       agent->lease.set_renew_interval(context->settings->renew_interval_ms);
     }
-    steer(agent, read_clocks());
+    const snowflake::Times now = look(agent);
+    steer(agent, now);
+    obey(agent, now);
     publish_status(agent);
     // While it holds a number its own beats wake it; else it looks around for what no signal tells.
     const bool looking = agent->phase == Phase::kStandby || agent->phase == Phase::kClockUnsafe;
