@@ -41,7 +41,9 @@ class Client {
 
   const std::string &endpoint() const { return settings_.endpoints[endpoint_]; }
 
-  const Http &http() const { return http_; }
+  const std::vector<Http::Socket> &sockets() const { return http_.sockets(); }
+  /// Milliseconds until on_timeout() must be called, take_reply() asked after it; -1: not at all.
+  long timeout_ms() const { return fault_.empty() ? http_.timeout_ms() : 0; }
   void on_ready(int fd, bool readable, bool writable) { http_.on_ready(fd, readable, writable); }
   void on_timeout() { http_.on_timeout(); }
 

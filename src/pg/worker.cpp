@@ -325,14 +325,12 @@ void take_reply(Agent *agent, Times now) {
     agent->guard.observe({wall_now(), boot_now()}, true);
     take_guard(agent);
   }
+  const Lease::State asked_in = agent->lease.state();
   agent->lease.on_reply(reply, now);
-  // Only what takes a whole quorum tells an outage from its end, else the log would fill with both.
-  // A keepalive says nothing: the raise that follows it decides.
-  if (reply.failed && agent->sent == RequestKind::kKeepAlive) {
-    strlcpy(agent->status.last_error, error, sizeof agent->status.last_error);
-    agent->status.last_error_at = GetCurrentTimestamp();
-  } else if (reply.failed) {
-    if (agent->sent == RequestKind::kRaise) agent->status.renewal_failures++;
+  // A success is one only when a whole quorum has taken part in a write, else the log would fill
+  // with the comings and goings of an etcd that answers reads or keepalives alone.
+  if (reply.failed) {
+    if (asked_in == Lease::State::kHolding) agent->status.renewal_failures++;
     note_failure(agent, error, now);
   } else if (agent->sent == RequestKind::kRaise || agent->lease.none_free()) {
     note_success(agent, now);
@@ -451,12 +449,11 @@ void wait_and_drive(Agent *agent, int64_t timeout_ms) {
   constexpr int kMaxSockets = 8;
   etcd::Client *client = agent->client;
   const bool network = client != nullptr && client->busy();
-  const auto *sockets = network ? client->http().sockets().data() : nullptr;
-  const int n = network ? static_cast<int>(std::min<size_t>(
-                              kMaxSockets, client->http().sockets().size()))
-                        : 0;
-  if (network && client->http().timeout_ms() >= 0)
-    timeout_ms = std::min<int64_t>(timeout_ms, client->http().timeout_ms());
+  const auto *sockets = network ? client->sockets().data() : nullptr;
+  const int n =
+      network ? static_cast<int>(std::min<size_t>(kMaxSockets, client->sockets().size())) : 0;
+  if (network && client->timeout_ms() >= 0)
+    timeout_ms = std::min<int64_t>(timeout_ms, client->timeout_ms());
 
   // Made anew each time: libcurl opens and closes sockets as it likes.
   WaitEventSet *set = make_wait_set(n + 2);
@@ -478,7 +475,7 @@ void wait_and_drive(Agent *agent, int64_t timeout_ms) {
       if ((happened[i].events & (WL_SOCKET_READABLE | WL_SOCKET_WRITEABLE)) != 0)
         client->on_ready(happened[i].fd, (happened[i].events & WL_SOCKET_READABLE) != 0,
                          (happened[i].events & WL_SOCKET_WRITEABLE) != 0);
-    if (client->http().timeout_ms() == 0) client->on_timeout();
+    if (client->timeout_ms() == 0) client->on_timeout();
   });
 }
 
