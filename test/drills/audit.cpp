@@ -1,6 +1,6 @@
 // Checks every ID that mint was handed, and says what callers saw. See record.hpp for the files.
 //
-//   audit DIR
+//   audit DIR [START_NS]     moments in the report count from there, else from the first call
 //
 // What it holds against each other, all by CLOCK_MONOTONIC, that is, by true order in time:
 //   duplicates           every ID against every other.
@@ -117,7 +117,7 @@ std::vector<std::string> read_lines(const std::string &path) {
 
 class Audit {
  public:
-  explicit Audit(const std::string &dir) : dir_(dir) {}
+  Audit(const std::string &dir, int64_t start_ns) : dir_(dir), start_ns_(start_ns) {}
 
   int run() {
     find_files();
@@ -200,7 +200,7 @@ class Audit {
     std::setvbuf(ids_file, buffer.data(), _IOFBF, buffer.size());
     std::vector<uint64_t> ids;
     read_records<Call>(file.path.substr(0, file.path.size() - 3) + "calls", [&](const Call &call) {
-      start_ns_ = std::min(start_ns_, call.begin_ns);
+      if (start_ns_ == 0) start_ns_ = call.begin_ns;
       if (call.outcome != 0)
         instance.refusals[call.outcome < instance.texts.size() ? instance.texts[call.outcome] : "?"]++;
       if (call.kind == Kind::kConnect) return;
@@ -449,6 +449,7 @@ class Audit {
   }
 
   const std::string dir_;
+  int64_t start_ns_;
   std::vector<Instance> instances_;
   std::vector<File> files_;
   std::vector<Span> spans_;
@@ -456,7 +457,6 @@ class Audit {
   std::array<uint64_t, kNodes> nodes_{};
   std::vector<uint64_t> doubles_;
   std::vector<std::string> lines_;
-  int64_t start_ns_ = std::numeric_limits<int64_t>::max();
   int64_t wall_least_ns_ = std::numeric_limits<int64_t>::max();
   int64_t wall_most_ns_ = std::numeric_limits<int64_t>::min();
   uint64_t session_faults_ = 0;
@@ -467,12 +467,12 @@ class Audit {
 }  // namespace
 
 int main(int argc, char **argv) {
-  if (argc != 2) {
-    std::fputs("usage: audit DIR\n", stderr);
+  if (argc != 2 && argc != 3) {
+    std::fputs("usage: audit DIR [START_NS]\n", stderr);
     return 2;
   }
   try {
-    return Audit(argv[1]).run();
+    return Audit(argv[1], argc == 3 ? std::atoll(argv[2]) : 0).run();
   } catch (const std::exception &fault) {
     std::fprintf(stderr, "audit: %s\n", fault.what());
     return 2;

@@ -12,7 +12,7 @@ use List::Util qw(max sum0);
 use Time::HiRes qw(sleep);
 
 use Snowflake::Process qw(eventually slurp);
-use Snowflake::Etcd;
+use Drills::Etcd;
 use Drills::Server;
 
 $terminal->autoflush(1);
@@ -26,6 +26,7 @@ my @drills = (
 	hour => [ 'the clock goes an hour back, is right again, goes an hour ahead, is right again', \&hour ],
 	crash => [ 'the clock goes 0.9 s back, and a process is killed within 5 ms', \&crash ],
 	sync => [ "the kernel's clock loses its synchronisation", \&sync ],
+	restore => [ 'etcd is restored from a backup, while the clock of a server is 20 s back', \&restore ],
 	freeze => [ 'a server stands still for 90 s, and a new one takes its number (2 minutes)', \&freeze ]);
 
 # --- what the drills share ---
@@ -297,6 +298,40 @@ sub freeze
 	return ($a, $b, $c);
 }
 
+# The number that a has was claimed after the backup: etcd forgets it, and may give it to another.
+sub restore
+{
+	my $a = serve('a', $etcd);
+	$a->wait_issuing or die 'a does not mint';
+	my $b = serve('b', $etcd);
+	$b->wait_issuing or die 'b does not mint';
+	load($_) for $a, $b;
+	sleep 3;
+	happens("a backup of etcd is made");
+	$etcd->back_up("$dir/backup");
+	my $number = $a->worker;
+	happens("the background worker of a is restarted, and needs another number than $number");
+	kill('TERM', $a->pids(qr/snowflake worker/));
+	$a->wait_issuing;
+	eventually(20, sub { $a->worker ne $number }) or expect(0, 'a kept its number');
+	$number = $a->worker;
+	# A backup that is younger than the reserve is out of scope.
+	sleep 32;
+	happens('the clock of a is set 20 s back', $a->clock('step', -20));
+	$etcd->restore("$dir/backup");
+	happens("etcd is back, from the backup, in which number $number is free");
+	my $c = serve('c', $etcd);
+	load($c);
+	eventually(3, sub { $c->state eq 'issuing' });
+	happens('the clock of a is set right', $a->clock('step', 20));
+	$a->clock('sync', 'good');
+	eventually(60, sub { $c->state eq 'issuing' }) or expect(0, 'c does not mint within a minute');
+	sleep 3;
+	happens('the end');
+	Drills::Server::stop_load($a, $b, $c);
+	return ($a, $b, $c);
+}
+
 # --- one after the other ---
 
 sub print_story
@@ -331,14 +366,14 @@ for my $name (@chosen)
 	$dir = "$run/$name";
 	mkdir $dir or die "$dir: $!";
 	rename("$run/template", "$dir/template") or die $!;
-	$etcd = Snowflake::Etcd->new->start;
+	$etcd = Drills::Etcd->new(1)->start;
 	$start = Drills::Server::now;
 	@events = @faults = ();
 	my @servers = eval { $drill->() };
 	push @faults, "it broke off: $@" if $@;
 	if (@servers)
 	{
-		my ($good, @report) = Drills::Server::audit($dir);
+		my ($good, @report) = Drills::Server::audit($dir, $start);
 		print_story(@servers);
 		print $terminal "  $_\n" for @report;
 		push @faults, 'see the report above' unless $good;

@@ -78,6 +78,6 @@ cd "$run"
 # The servers' own Postgres comes first in PATH. Not exec: what is left over is for finish.
 "${server_prefix[@]}" env -i PATH="$bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin" HOME="$run" \
     TMPDIR="$run" USER="$server_user" LANG=C.UTF-8 TZ=UTC TESTDIR="$run" DRILLS_PROGRAMS="$tmp/programs" \
-    DRILLS_RUN="$run" SEED="${SEED:-}" RATE="${RATE:-}" FAULTS="${FAULTS:-}" \
+    DRILLS_RUN="$run" SEED="${SEED:-}" RATE="${RATE:-}" FAULTS="${FAULTS:-}" EVERY="${EVERY:-}" \
     PERL5LIB="$tmp/drills/lib:$tmp/lib:$pgxs/src/test/perl" \
     perl "$tmp/drills/$what.pl" "$@"

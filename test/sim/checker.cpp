@@ -5,9 +5,11 @@ namespace snowflake::sim {
 void Checker::reset() {
   failure_.clear();
   claims_.clear();
+  holdings_.clear();
   for (int n = 0; n < kWorkers; n++) {
     spans_[n].clear();
-    of_number_[n].clear();
+    claims_of_[n].clear();
+    holdings_of_[n].clear();
   }
   ids_ = 0;
   digest_ = 0xcbf29ce484222325u;
@@ -24,15 +26,14 @@ void Checker::fail(const char *format, ...) {
 }
 
 void Checker::claimed(int number, int64_t lease) {
-  // Put a second time by the same holder with nobody in between: the same claim.
-  if (find(number, lease) >= 0 && find(number, lease) == of_number_[number].back()) return;
-  of_number_[number].push_back(static_cast<int>(claims_.size()));
-  claims_.push_back({number, lease, 0, -1, -1});
+  if (find(number, lease) >= 0) return;  // asked for twice
+  claims_of_[number].push_back(static_cast<int>(claims_.size()));
+  claims_.push_back({number, lease, 0});
 }
 
 int Checker::find(int number, int64_t lease) const {
-  for (size_t i = of_number_[number].size(); i-- > 0;) {
-    const int claim = of_number_[number][i];
+  for (size_t i = claims_of_[number].size(); i-- > 0;) {
+    const int claim = claims_of_[number][i];
     if (claims_[static_cast<size_t>(claim)].lease == lease) return claim;
   }
   return -1;
@@ -65,6 +66,14 @@ void Checker::published(int who, int claim, int64_t unix_ms) {
          static_cast<long long>(unix_ms), c.number, static_cast<long long>(c.mark));
 }
 
+int Checker::installed(int claim) {
+  if (claim < 0) return -1;
+  const int holding = static_cast<int>(holdings_.size());
+  holdings_.push_back({claim, -1, -1});
+  holdings_of_[claims_[static_cast<size_t>(claim)].number].push_back(holding);
+  return holding;
+}
+
 void Checker::minted(const Mint &m) {
   ids_ += m.last - m.first + 1;
   note(static_cast<uint64_t>(m.first) * 31 + static_cast<uint64_t>(m.last) * 17 + m.node);
@@ -73,11 +82,12 @@ void Checker::minted(const Mint &m) {
   const long long first = m.first, last = m.last;
   if (m.first < 0 || ms_of_tick(m.last) > kLastMs)
     return fail("instance %d mints the tick %lld, which no ID can carry", m.who, last);
-  if (region_of(m.node) != m.region || m.claim < 0 ||
-      worker_of(m.node) != claims_[static_cast<size_t>(m.claim)].number)
-    return fail("instance %d mints as node %u, not as what it claimed", m.who, m.node);
+  if (m.holding < 0) return fail("instance %d mints without a claim", m.who);
+  Holding &holding = holdings_[static_cast<size_t>(m.holding)];
+  const Claim &claim = claims_[static_cast<size_t>(holding.claim)];
   const int number = worker_of(m.node);
-  Claim &claim = claims_[static_cast<size_t>(m.claim)];
+  if (region_of(m.node) != m.region || number != claim.number)
+    return fail("instance %d mints as node %u, not as what it claimed", m.who, m.node);
 
   if (last_ms - m.now_unix_ms > kMaxLeadMs)
     return fail("instance %d mints %lld ms ahead of its clock", m.who,
@@ -106,26 +116,28 @@ void Checker::minted(const Mint &m) {
   if (after != spans.end() && after->first <= m.last) twice = &*after;
   if (after != spans.begin() && (after - 1)->last >= m.first) twice = &*(after - 1);
   if (twice != nullptr)
-    return fail("DUPLICATE: number %d, ticks %lld..%lld minted by instance %d under claim %d, and "
-                "%lld..%lld under claim %d",
-                number, first, last, m.who, m.claim, static_cast<long long>(twice->first),
-                static_cast<long long>(twice->last), twice->claim);
-  if (after == spans.end() && !spans.empty() && spans.back().claim == m.claim &&
+    return fail("DUPLICATE: number %d, ticks %lld..%lld minted by instance %d as holding %d, and "
+                "%lld..%lld as holding %d",
+                number, first, last, m.who, m.holding, static_cast<long long>(twice->first),
+                static_cast<long long>(twice->last), twice->holding);
+  if (after == spans.end() && !spans.empty() && spans.back().holding == m.holding &&
       spans.back().last + 1 == m.first)
     spans.back().last = m.last;
   else
-    spans.insert(after, {m.first, m.last, m.claim});
+    spans.insert(after, {m.first, m.last, m.holding});
 
-  // A later claim of a number starts after all that an earlier one has minted or ever will.
-  if (claim.first < 0) claim.first = m.first;
-  claim.last = m.last;
-  for (const int other : of_number_[number]) {
-    const Claim &c = claims_[static_cast<size_t>(other)];
-    if (other == m.claim || c.first < 0) continue;
-    if (other < m.claim ? c.last >= m.first : c.first <= m.last)
-      return fail("number %d: claim %d of instance %d mints %lld..%lld, claim %d minted %lld..%lld",
-                  number, m.claim, m.who, first, last, other, static_cast<long long>(c.first),
-                  static_cast<long long>(c.last));
+  // One holding of a number ends before the next begins, for ever: their ticks never mix, even where
+  // luck kept them apart.
+  if (holding.first < 0) holding.first = m.first;
+  holding.last = m.last;
+  for (const int other : holdings_of_[number]) {
+    const Holding &h = holdings_[static_cast<size_t>(other)];
+    if (other == m.holding || h.first < 0) continue;
+    if (h.last >= holding.first && h.first <= holding.last)
+      return fail("number %d: holding %d of instance %d mints %lld..%lld in the midst of holding %d, "
+                  "%lld..%lld",
+                  number, m.holding, m.who, first, last, other, static_cast<long long>(h.first),
+                  static_cast<long long>(h.last));
   }
 }
 

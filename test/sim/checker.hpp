@@ -1,7 +1,7 @@
 // Knows everything that happened, and says when a promise is broken.
 //
-// A claim here is one put of a claim key, with its lease: what entitles to ticks of its number. A
-// restored etcd can bring an old one back, or forget one.
+// A claim here is one put of a claim key, with its lease. A restored etcd can bring an old one back, or
+// forget one. A holding is what backends are handed: a number from some floor on, under a claim.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,12 @@ class Checker {
   int find(int number, int64_t lease) const;
   /// A claim's mark is handed to backends.
   void published(int who, int claim, int64_t unix_ms);
+  /// A new holding.
+  int installed(int claim);
 
   struct Mint {
     int who;
-    int claim;              // whose ticks they are
+    int holding;            // whose ticks they are
     NodeId node;
     int region;
     int64_t first;
@@ -55,19 +57,23 @@ class Checker {
   struct Claim {
     int number;
     int64_t lease;
-    int64_t mark;   // the highest that etcd confirmed under it, Unix ms
-    int64_t first;  // ticks minted, -1: none
-    int64_t last;
+    int64_t mark;  // the highest that etcd confirmed under it, Unix ms
+  };
+  struct Holding {
+    int claim;
+    int64_t first, last;  // ticks minted, -1: none
   };
   struct Span {
     int64_t first, last;
-    int claim;
+    int holding;
   };
 
   std::string failure_;
   std::vector<Claim> claims_;
   std::vector<Span> spans_[kWorkers];  // minted, in order of ticks
-  std::vector<int> of_number_[kWorkers];
+  std::vector<Holding> holdings_;
+  std::vector<int> claims_of_[kWorkers];
+  std::vector<int> holdings_of_[kWorkers];
   int64_t ids_ = 0;
   uint64_t digest_ = 0;
 };

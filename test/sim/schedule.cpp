@@ -46,12 +46,19 @@ class Maker {
       case 18: freeze_and_takeover(); break;
       default: s_.name = "random"; noise(static_cast<int>(r_.range(4, 40)), 40000); break;
     }
-    if (which <= 18 && r_.percent(50)) {
+    if (which <= 18 && !quiet_ && r_.percent(50)) {
       at_ = 2000;
       noise(static_cast<int>(r_.range(1, 8)), std::max<int64_t>(end_ - 2000, 5000));
     }
     if (s_.beginning == Beginning::kEmpty && s_.numbers == kWorkers && r_.percent(50))
       add(r_.range(500, 5000), FaultKind::kInitRegion, someone());
+    // A claim that is asked for twice, its key deleted by hand in between, is two claims with one lease.
+    const auto any = [this](FaultKind kind) {
+      return std::any_of(s_.faults.begin(), s_.faults.end(),
+                         [kind](const Fault &f) { return f.kind == kind; });
+    };
+    if (!beyond_ && (any(FaultKind::kDeleteClaim) || any(FaultKind::kOverwriteClaim)))
+      std::erase_if(s_.faults, [](const Fault &f) { return f.kind == FaultKind::kDoubled; });
     s_.cure_ms = end_ + r_.range(500, 4000);
     add(s_.cure_ms, FaultKind::kCure, -1);
     std::stable_sort(s_.faults.begin(), s_.faults.end(),
@@ -88,6 +95,10 @@ class Maker {
 
   void add(int64_t at, FaultKind kind, int who, int64_t a = 0, int64_t b = 0, int64_t c = 0) {
     s_.faults.push_back({std::max<int64_t>(at, 0), kind, who, a, b, c});
+    s_.wrong_clocks |= (kind == FaultKind::kStepClock && a > kNearMs) ||
+                       (kind == FaultKind::kDriftClock && a > 20000) ||
+                       kind == FaultKind::kKernelLies || kind == FaultKind::kDateWrong ||
+                       kind == FaultKind::kRaiseAllMarks;
     const bool down = kind == FaultKind::kRestore || kind == FaultKind::kWipe ||
                       kind == FaultKind::kReplace || kind == FaultKind::kEtcdDown;
     if (kind != FaultKind::kCure) end_ = std::max(end_, at + (down ? b : 0));
@@ -220,7 +231,6 @@ class Maker {
               r_.range(500, 10000), r_.range(500, 20000));
           break;
         case 39:
-          // Twice only for a while: see by_hand().
           add(at, FaultKind::kDoubled, r_.percent(50) ? who : -1, r_.range(5, 60),
               r_.range(500, 10000), r_.range(10, 3000));
           break;
@@ -389,7 +399,20 @@ class Maker {
       if (kind == 0) {
         // Seen within a beat, unless something else is wrong at the time: then it is out of scope.
         add(at_, FaultKind::kDropMark, who, r_.percent(50));
-        at_ += 3 * s_.renew_ms;
+        at_ += 3 * s_.renew_ms + 2000;
+        quiet_ = true;
+        continue;
+      }
+      if (beyond_ && kind == 1 && r_.percent(50)) {
+        // A claim asked for twice; between the two its key is deleted, and another has come and gone.
+        s_.numbers = 1 + r_.one_of(2);
+        add(at_, FaultKind::kDoubled, who, 100, 500, r_.range(2000, 8000));
+        add(at_ + 1, FaultKind::kEndLease, who);
+        const int64_t deleted = at_ + s_.renew_ms + r_.range(100, 1000);
+        add(deleted, FaultKind::kHitWorker, who, worker_step(), r_.range(1000, 8000), kFreeze);
+        add(deleted + 1, FaultKind::kDeleteClaim, who);
+        add(deleted + r_.range(500, 3000), FaultKind::kEndLease, another(who));
+        at_ += 9000;
         continue;
       }
       add(at_, kind == 1 ? FaultKind::kOverwriteClaim : FaultKind::kDeleteClaim, who);
@@ -562,6 +585,7 @@ class Maker {
   const bool beyond_;
   Schedule &s_;
   bool restoring_ = false;
+  bool quiet_ = false;  // no other faults
   int64_t at_ = 0;
   int64_t end_ = 0;
 };

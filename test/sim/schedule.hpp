@@ -115,7 +115,7 @@ struct Schedule {
   int64_t call_ms = 400;       // mean time between calls of a backend
   int64_t first_offset_ms = 0; // of each clock, at most
   bool down_at_first[kMostInstances] = {};
-  bool hour_wrong = false;     // clocks may be believed that are wrong by more than seconds
+  bool wrong_clocks = false;   // ones may be believed that are ahead by more than seconds
   bool edge_of_time = false;   // no liveness is asked
   int64_t cure_ms = 0;
   std::vector<Fault> faults;   // in order of time

@@ -144,7 +144,7 @@ void World::handle(const Event &event) {
       return run_worker(in);
     case EventKind::kThawInstance:
       if (!in.frozen || in.freeze != event.ref) return;
-      in.frozen = false;
+      thaw(in);
       NOTE(event.who, "thaws");
       if (worker.alive && !worker.frozen) {
         if (worker.pc == kWait) worker.pc = kReadAgain;
@@ -224,12 +224,20 @@ void World::step_clock(Instance &in, Us by) {
 
 void World::start_instance(Instance &in) {
   in.up = in.children = true;
-  in.frozen = false;
   in.start++;
   in.life++;
   in.mem() = {};
   NOTE(id_of_instance(in), "the postmaster starts");
   push(now_ + random_.range(1000, 800000), EventKind::kStartWorker, id_of_instance(in), 0, in.start);
+}
+
+void World::thaw(Instance &in) {
+  in.frozen = false;
+  if (in.paused_at < 0) return;
+  // The clocks of a machine that did not run.
+  in.clock.offset -= now_ - in.paused_at;
+  in.clock.boot_offset -= now_ - in.paused_at;
+  in.paused_at = -1;
 }
 
 void World::end_worker(Instance &in) {
@@ -251,7 +259,7 @@ void World::lose_postmaster(Instance &in) {
     send(in);
   end_worker(in);
   in.up = in.children = false;
-  in.frozen = false;
+  thaw(in);
   in.start++;
   if (in.down_ms > 0)
     push(now_ + in.down_ms * 1000, EventKind::kStartInstance, id_of_instance(in), 0, in.start);
@@ -266,7 +274,7 @@ void World::crash(Instance &in) {
   for (Backend &backend : in.backends)
     if (backend.frozen && backend.life == in.life) backend.frozen = false;
   in.children = false;
-  in.frozen = false;
+  thaw(in);
   in.start++;
   push(now_ + random_.range(100, 400000), EventKind::kAfterCrash, id_of_instance(in), 0, in.start);
 }
@@ -557,14 +565,14 @@ void World::publish(Instance &in, int hold_after) {
   const int claim = checker_.find(worker_of(news.node), w.lease.lease());
   checker_.published(me, claim, news.mark_ms + kEpochUnixMs);
   if (news.kind == Publication::kRaiseFence) return memory.generator.raise_fence(news.mark_ms);
-  NOTE(me, "installs number %d from %lld, mark %lld, claim %d", worker_of(news.node),
-       static_cast<long long>(news.floor_ms + kEpochUnixMs),
-       static_cast<long long>(news.mark_ms + kEpochUnixMs), claim);
   interference.writes_before_hold = hold_after;
   interference.held_count = 0;
   memory.generator.install(news.node, news.floor_ms, news.mark_ms);
   interference.writes_before_hold = -1;
-  memory.claim = claim;
+  memory.holding = checker_.installed(claim);
+  NOTE(me, "installs number %d from %lld, mark %lld, as holding %d", worker_of(news.node),
+       static_cast<long long>(news.floor_ms + kEpochUnixMs),
+       static_cast<long long>(news.mark_ms + kEpochUnixMs), memory.holding);
   w.held_count = interference.held_count;
   for (int i = 0; i < w.held_count; i++) w.held[i] = interference.held[i];
 }
@@ -739,7 +747,7 @@ Issue World::issue(Instance &in, Memory &memory, WallTime now, int n) {
     case Refusal::kNone:
       in.last_mint = now_;
       if (n > 1) NOTE(id_of_instance(in), "mints %d", n);
-      checker_.minted({id_of_instance(in), memory.claim, answer.node, 3, answer.first,
+      checker_.minted({id_of_instance(in), memory.holding, answer.node, 3, answer.first,
                        answer.first + n - 1, now.unix_ms,
                        true_unix_ms() + memory.fair_offset_ms + kMaxLeadMs + 2, &memory.last_minted});
       break;
@@ -844,12 +852,9 @@ void World::act(Fault f) {
       in.backends[f.c].trap_ms = f.b;
       return;
     case FaultKind::kPauseMachine:
-      in.clock.offset = wall_offset(in.clock) - f.b * 1000;
-      in.clock.since = now_ + f.b * 1000;
-      in.clock.boot_offset -= f.b * 1000;
-      [[fallthrough]];
     case FaultKind::kFreezeInstance:
       if (!in.up || in.frozen) return;
+      if (f.kind == FaultKind::kPauseMachine) in.paused_at = now_;
       NOTE(f.who, "is frozen for %.3f s", static_cast<double>(f.b) / 1e3);
       in.frozen = true;
       return push(now_ + f.b * 1000, EventKind::kThawInstance, f.who, 0, ++in.freeze);
@@ -1056,10 +1061,12 @@ void World::cure() {
     in.worker.trap = -1;
     in.standby = in.disabled = false;
     in.raise_all_ms = 0;
-    in.clock.ppm = 0;
+    const bool frozen = in.frozen;
+    thaw(in);
+    in.frozen = frozen;
     in.clock.kernel_lies = false;
-    in.clock.since = std::min(in.clock.since, now_);
     step_clock(in, -wall_offset(in.clock));
+    in.clock.ppm = 0;
     if (in.frozen) push(now_, EventKind::kThawInstance, i, 0, in.freeze);
     if (in.worker.frozen) push(now_, EventKind::kThawWorker, i, 0, in.worker.life);
     for (int b = 0; b < schedule_.backends; b++) {
@@ -1078,23 +1085,27 @@ void World::cure() {
 void World::check_liveness(bool last) {
   done_ = true;
   if (schedule_.edge_of_time) return;
-  // Believed clocks that were wrong have made times to come unusable.
-  for (const Mark &mark : etcd_.state().marks)
-    if (mark.unix_ms > true_unix_ms() + schedule_.reserve_ms + 3000) return;
-  if (etcd_.state().not_before.unix_ms > true_unix_ms()) return;
+  if (!schedule_.wrong_clocks && etcd_.state().not_before.unix_ms > true_unix_ms())
+    return checker_.fail("not_before is ahead %lld s after the last fault",
+                         static_cast<long long>((now_ / 1000 - schedule_.cure_ms) / 1000));
   int waiting = 0;
   for (int i = 0; i < schedule_.instances; i++) {
     Instance &in = instances_[i];
     Memory &memory = in.mem();
-    if (memory.last_minted >= 0 &&
-        ms_of_tick(memory.last_minted) + kEpochUnixMs > true_unix_ms() + kMaxLeadMs)
+    const Lease &lease = in.worker.lease;
+    // Clocks that were wrong and believed have made times to come unusable.
+    if (schedule_.wrong_clocks &&
+        (memory.generator.last_ms() + kEpochUnixMs > true_unix_ms() + kMaxLeadMs - 2 ||
+         lease.floor() > true_unix_ms() + kMaxLeadMs))
       continue;
     boot_in_call = read_boot(in).ms;
     const Issue answer =
         in.up ? issue(in, memory, read_wall(in, memory), 1) : Issue{Refusal::kNoClaim, 0, 0, 0};
     if (answer.refusal == Refusal::kNone) continue;
-    const Lease &lease = in.worker.lease;
-    if (!last && (schedule_.numbers < 4 * schedule_.instances + 8 || lease.none_free())) {
+    // Where numbers are few it may have to wait for a lease to end. And one that loses its claim in
+    // quarantine sees that when the pause is over, and begins another.
+    if (!last && (schedule_.numbers < 4 * schedule_.instances + 8 || lease.none_free() ||
+                  lease.state() == Lease::State::kWitnessing)) {
       waiting++;
       continue;
     }
@@ -1109,7 +1120,8 @@ void World::check_liveness(bool last) {
   }
   if (waiting == 0) return;
   done_ = false;
-  push(now_ + schedule_.ttl_ms * 1000 + 2000000, EventKind::kLiveness, 0, 1);
+  push(now_ + (schedule_.ttl_ms + schedule_.reserve_ms + kForgottenMs + 5000) * 1000,
+       EventKind::kLiveness, 0, 1);
 }
 
 }  // namespace snowflake::sim

@@ -71,7 +71,7 @@ class World {
   struct Memory {
     Generator generator;
     int64_t lease = 0;
-    int claim = -1;              // whose ticks `last` gives out
+    int holding = -1;            // whose ticks `last` gives out
     int64_t last_minted = -1;
     int64_t fair_offset_ms = 0;  // of wall minus true, the most that can be believed
   };
@@ -140,6 +140,7 @@ class World {
     bool children = false;    // and has reached the point where it has any
     bool frozen = false;
     uint32_t freeze = 0;
+    Us paused_at = -1;        // the machine, not only its processes
     uint32_t life = 0;        // of postmasters
     uint32_t start = 0;
     static constexpr uint32_t kKept = 4;
@@ -203,6 +204,7 @@ class World {
   void lose_postmaster(Instance &in);
   void crash(Instance &in);
   void start_worker(Instance &in);
+  void thaw(Instance &in);
   void end_worker(Instance &in);
   void freeze_worker(Instance &in, int64_t ms);
   bool trapped(Instance &in, int step);

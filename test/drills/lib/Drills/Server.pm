@@ -238,12 +238,12 @@ sub stop_load
 	return;
 }
 
-# (whether all is well, the lines of the report)
+# (whether all is well, the lines of the report, whose moments count from $start)
 sub audit
 {
-	my ($dir) = @_;
+	my ($dir, $start) = @_;
 	my ($out, $err) = ('', '');
-	IPC::Run::run([ program('audit'), "$dir/ids" ], '>', \$out, '2>', \$err);
+	IPC::Run::run([ program('audit'), "$dir/ids", int($start * 1e9) ], '>', \$out, '2>', \$err);
 	my $status = $? >> 8;
 	die "audit: $err" if $status > 1 || $? & 127;
 	return ($status == 0, split /\n/, $out);
