@@ -1,6 +1,8 @@
 #include "etcd/client.hpp"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <stdexcept>
 
@@ -9,11 +11,15 @@ namespace {
 
 /// The first line of a password file, without its end. Throws std::runtime_error.
 std::string read_password(const std::string &path) {
+  if (path.empty())
+    throw std::runtime_error("snowflake.etcd_user is set, snowflake.etcd_password_file is not");
   const std::unique_ptr<std::FILE, int (*)(std::FILE *)> file(std::fopen(path.c_str(), "r"),
                                                               std::fclose);
   char line[1024] = "";
-  if (!file || std::fgets(line, sizeof line, file.get()) == nullptr)
-    throw std::runtime_error("no password could be read from the file \"" + path + "\"");
+  if (!file)
+    throw std::runtime_error("password file \"" + path + "\": " + std::strerror(errno));
+  if (std::fgets(line, sizeof line, file.get()) == nullptr)
+    throw std::runtime_error("password file \"" + path + "\" is empty");
   const std::string text(line);
   return text.substr(0, text.find_first_of("\r\n"));
 }
@@ -33,7 +39,7 @@ void Client::send(const Request &request) {
 /// Without a token that is needed: asks for one. Else: the request itself.
 void Client::next_step() {
   fault_.clear();
-  authenticating_ = !settings_.user.empty() && token_.empty();
+  authenticating_ = !settings_.user.empty() && token_.empty() && !auth_is_off_;
   try {
     if (authenticating_) {
       authenticated_now_ = true;
@@ -67,11 +73,18 @@ bool Client::take_reply(Reply *reply, std::string *error) {
       next_step();
       return false;
     }
-    *error = "user \"" + settings_.user + "\" is refused: " + *error;
+    if (error->find("authentication is not enabled") != std::string::npos) {
+      // The user may be set before etcd asks for it. Once it does, it refuses what has no token.
+      auth_is_off_ = true;
+      next_step();
+      return false;
+    }
+    *error = "user \"" + settings_.user + "\" gets no token: " + *error;
   } else {
     Reading reading = read_answer(request_, settings_.names, result.status, result.body);
     if (reading.token_refused && !settings_.user.empty() && !authenticated_now_) {
       token_.clear();
+      auth_is_off_ = false;
       next_step();
       return false;
     }
@@ -88,6 +101,7 @@ bool Client::take_reply(Reply *reply, std::string *error) {
   }
   *error = "etcd at " + endpoint() + ": " + *error;
   token_.clear();
+  auth_is_off_ = false;
   endpoint_ = (endpoint_ + 1) % settings_.endpoints.size();
   reply->another_endpoint = ++failed_in_a_row_ < settings_.endpoints.size();
   if (!reply->another_endpoint) failed_in_a_row_ = 0;

@@ -55,6 +55,7 @@ class Client {
   size_t endpoint_ = 0;
   size_t failed_in_a_row_ = 0;  // endpoints, since the last success or the last full round
   std::string token_;           // of endpoint_ only; tokens belong to one member
+  bool auth_is_off_ = false;    // says endpoint_, though there is a user
   Request request_;             // kNone: nothing under way
   bool authenticating_ = false;
   std::string fault_;               // "": none; why nothing could be sent at all

@@ -121,9 +121,10 @@ const char *time_text(int64_t unix_ms) {
       const int64_t lead = surviving->generator.last_ms() + kEpochUnixMs - now.unix_ms;
       ereport(ERROR,
               (errcode(kState), errmsg("the last ID is too far ahead of the clock"),
-               errdetail("It is " INT64_FORMAT " ms ahead, %d ms are allowed; waiting takes " INT64_FORMAT
-                         " ms more, \"snowflake.max_wait\" is %d ms.",
-                         lead, static_cast<int>(kMaxLeadMs), answer.wait_ms, settings.max_wait_ms),
+               errdetail("It is %.3f s ahead, %.3f s are allowed; waiting takes %.3f s more, "
+                         "\"snowflake.max_wait\" is %d ms.",
+                         static_cast<double>(lead) / 1e3, static_cast<double>(kMaxLeadMs) / 1e3,
+                         static_cast<double>(answer.wait_ms) / 1e3, settings.max_wait_ms),
                errhint("The clock was set back, or more than 4096 IDs a millisecond are asked for. "
                        "Try again after that time, or raise \"snowflake.max_wait\".")));
       break;
@@ -164,6 +165,13 @@ void count_refusal(Refusal why) {
   }
 }
 
+/// The background worker is about no claim.
+bool nothing_to_wait_for() {
+  WorkerStatus status;
+  read_status(&status);
+  return status.phase == Phase::kDisabled || status.phase == Phase::kStandby;
+}
+
 /// The first try was refused: waits while that can help, up to snowflake.max_wait, without a lock
 /// and open to cancellation.
 Issue wait_and_issue(int n, Issue answer, WallTime now) {
@@ -178,7 +186,9 @@ Issue wait_and_issue(int n, Issue answer, WallTime now) {
       if (answer.wait_ms * 1000 > left) break;
       pause_ms = waited ? answer.wait_ms : std::max(answer.wait_ms, kBreathMs);
     }
-    if (left <= 0 || answer.refusal == Refusal::kBadClock) break;
+    if (left <= 0 || answer.refusal == Refusal::kBadClock ||
+        (answer.refusal == Refusal::kNoClaim && !waited && nothing_to_wait_for()))
+      break;
     if (!waited) count(my_counters().waits, 1);
     waited = true;
     (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,

@@ -37,6 +37,7 @@ extern "C" {
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/guc_tables.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #if PG_VERSION_NUM >= 180000
@@ -57,6 +58,16 @@ inline void reserve_setting_prefix(const char *prefix) { EmitWarningsOnPlacehold
 #else
 inline void reserve_setting_prefix(const char *prefix) { MarkGUCPrefixReserved(prefix); }
 #endif
+
+/// Every setting of this server, *n of them.
+inline config_generic **all_settings(int *n) {
+#if PG_VERSION_NUM >= 160000
+  return get_guc_variables(n);
+#else
+  *n = GetNumConfigOptions();
+  return get_guc_variables();
+#endif
+}
 
 /// How many processes may run SQL at once. Valid once Postgres asks for the size of shared memory.
 inline int process_slots() {

@@ -50,16 +50,57 @@ bool check_file(char **value, void **, GucSource) {
   return false;
 }
 
+/// The text that the configuration gives to a setting not defined yet; null: none.
+const char *configured(const char *name) {
+  const char *text = GetConfigOption(name, true, false);
+  return text == nullptr ? nullptr : pstrdup(text);
+}
+
+/// Postgres warns of a value that it refuses at server start, and takes the default. Here that could
+/// be region 0 in the etcd of another region, so the server does not start.
+void require(bool taken, const char *name, const char *text) {
+  if (taken) return;
+  ereport(FATAL,
+          (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+           errmsg("invalid value for parameter \"%s\": \"%s\"", name, text),
+           errhint("The warning before this line says what is allowed.")));
+}
+
 void define_string(const char *name, char **value, const char *boot, GucContext context, int flags,
                    GucStringCheckHook check, const char *what) {
+  const char *text = configured(name);
   DefineCustomStringVariable(name, what, nullptr, value, boot, context, flags, check, nullptr,
                              nullptr);
+  require(text == nullptr || strcmp(text, *value) == 0, name, text);
 }
 
 void define_int(const char *name, int *value, int boot, int min, int max, GucContext context,
                 int flags, const char *what, const char *more = nullptr) {
+  const char *text = configured(name);
   DefineCustomIntVariable(name, what, more, value, boot, min, max, context, flags, nullptr, nullptr,
                           nullptr);
+  int wanted;
+  require(text == nullptr || (parse_int(text, &wanted, flags, nullptr) && wanted == *value), name,
+          text);
+}
+
+void define_bool(const char *name, bool *value, GucContext context, const char *what) {
+  const char *text = configured(name);
+  DefineCustomBoolVariable(name, what, nullptr, value, false, context, 0, nullptr, nullptr, nullptr);
+  bool wanted;
+  require(text == nullptr || (parse_bool(text, &wanted) && wanted == *value), name, text);
+}
+
+/// A misspelt name would leave the default in force as well.
+void refuse_unknown() {
+  constexpr const char *kPrefix = "snowflake.";
+  int n;
+  config_generic **all = all_settings(&n);
+  for (int i = 0; i < n; i++)
+    if ((all[i]->flags & GUC_CUSTOM_PLACEHOLDER) != 0 &&
+        pg_strncasecmp(all[i]->name, kPrefix, strlen(kPrefix)) == 0)
+      ereport(FATAL, (errcode(ERRCODE_UNDEFINED_OBJECT),
+                      errmsg("unrecognized configuration parameter \"%s\"", all[i]->name)));
 }
 
 }  // namespace
@@ -87,8 +128,8 @@ void define_settings() {
   if (gethostname(host, sizeof host - 1) != 0) strlcpy(host, "unknown", sizeof host);
   // Never freed: Postgres keeps the pointer as the setting's default.
   char *holder = MemoryContextStrdup(TopMemoryContext, psprintf("%s:%d", host, PostPortNumber));
-  define_string("snowflake.holder", &settings.holder, holder, PGC_POSTMASTER, 0, nullptr,
-                "What etcd shows as the holder of the worker number; for people only.");
+  define_string("snowflake.holder", &settings.holder, holder, PGC_POSTMASTER, GUC_SUPERUSER_ONLY,
+                nullptr, "What etcd shows as the holder of the worker number; for people only.");
 
   define_int("snowflake.lease_ttl", &settings.lease_ttl_s, 60, 2, 3600, PGC_POSTMASTER, GUC_UNIT_S,
              "Time to live of the lease that a worker number hangs on.");
@@ -102,9 +143,9 @@ void define_settings() {
   define_int("snowflake.max_clock_error", &settings.max_clock_error_ms, 10, 0, 1000, PGC_SIGHUP,
              GUC_UNIT_MS, "Minting does not start unless the kernel says that the clock is this good.",
              "0: the kernel is not asked.");
-  DefineCustomBoolVariable("snowflake.on_standby",
-                           "Whether a hot standby holds a worker number and mints.", nullptr,
-                           &settings.on_standby, false, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
+  define_bool("snowflake.on_standby", &settings.on_standby, PGC_SIGHUP,
+              "Whether a hot standby holds a worker number and mints.");
+  refuse_unknown();
   reserve_setting_prefix("snowflake");
 
   // Both are fixed at server start, and a check hook sees but one of them.

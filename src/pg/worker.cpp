@@ -58,6 +58,7 @@ struct Agent {
   bool obeying = false;           // a command is under way
   bool warned = false;            // of a mark that comes near
   bool fenced = false;            // the log says that the reserve is used up
+  bool behind = false;            // the log says that the clock was set back
   char fault[512] = "";           // of contain()
 
   explicit Agent(const WorkerContext *c)
@@ -291,7 +292,7 @@ void note_failure(Agent *agent, const char *text, Times now) {
   if (!anew && now.boot.ms - agent->failure_logged_at < kRepeatMs) return;
   agent->failure_logged_at = now.boot.ms;
   const int64_t fence = agent->context->surviving->generator.fence_ms();
-  if (fence == 0)
+  if (fence + kEpochUnixMs <= now.wall.unix_ms)
     ereport(LOG, (errmsg("snowflake gets no answer from etcd that it can use"),
                   errdetail("%s", text)));
   else
@@ -397,6 +398,9 @@ void follow_lease(Agent *agent, Times now) {
       reason[0] = '\0';
       if (lease.bad_not_before())
         strlcpy(reason, kBadNotBefore, kSize);
+      if (lease.none_free())
+        strlcpy(reason, "All worker numbers are held by others, or have a mark that can't be trusted.",
+                kSize);
       set_phase(agent, lease.none_free() ? Phase::kNoWorkerFree : Phase::kClaiming);
       break;
     case Lease::State::kWarning:
@@ -426,7 +430,23 @@ void follow_lease(Agent *agent, Times now) {
       break;
   }
 
-  const int64_t fence = agent->context->surviving->generator.fence_ms();
+  // A burst leads by no more than is allowed: this is a clock that was set back.
+  const Generator &generator = agent->context->surviving->generator;
+  const int64_t lead = generator.last_ms() + kEpochUnixMs - now.wall.unix_ms;
+  if (lead > kMaxLeadMs)
+    snprintf(reason, kSize, "The clock is %.3f s behind the last ID; 1 s is allowed.",
+             static_cast<double>(lead) / 1000);
+  if ((lead > kMaxLeadMs) != agent->behind) {
+    agent->behind = lead > kMaxLeadMs;
+    if (agent->behind)
+      ereport(WARNING, (errmsg("the clock was set back: it is %.3f s behind the last snowflake ID",
+                               static_cast<double>(lead) / 1000),
+                        errhint("Minting goes on when no more than 1 s is left of it.")));
+    else
+      ereport(LOG, (errmsg("the clock has caught up with the last snowflake ID")));
+  }
+
+  const int64_t fence = generator.fence_ms();
   if (fence == 0) return;
   const int64_t left = fence + kEpochUnixMs - now.wall.unix_ms;
   if (left <= 0 && !agent->fenced) {
