@@ -12,6 +12,7 @@ use List::Util qw(max sum0);
 use Time::HiRes qw(sleep);
 
 use Snowflake::Process qw(eventually slurp);
+use Snowflake::Proxy;
 use Drills::Etcd;
 use Drills::Server;
 
@@ -27,6 +28,7 @@ my @drills = (
 	crash => [ 'the clock goes 0.9 s back, and a process is killed within 5 ms', \&crash ],
 	sync => [ "the kernel's clock loses its synchronisation", \&sync ],
 	restore => [ 'etcd is restored from a backup, while the clock of a server is 20 s back', \&restore ],
+	witness => [ 'etcd is restored, and the only server that vouches for its memory stood still since the backup', \&witness ],
 	freeze => [ 'a server stands still for 90 s, and a new one takes its number (2 minutes)', \&freeze ]);
 
 # --- what the drills share ---
@@ -45,11 +47,12 @@ sub expect
 	return $good;
 }
 
-# A server under load. settings: over the defaults, which are the product's own.
+# A server. etcd: or a link to it. settings: over the defaults, which are the product's own.
 sub serve
 {
 	my ($name, $etcd_, %settings) = @_;
-	my $server = Drills::Server->new($name, $dir, etcd_endpoints => $etcd_->endpoints, %settings);
+	my $server = Drills::Server->new($name, $dir,
+		etcd_endpoints => $etcd_->can('endpoints') ? $etcd_->endpoints : $etcd_->endpoint, %settings);
 	# Machines for tests are often not synchronised: the drill says that this one is.
 	$server->clock('sync', 'good');
 	$server->start;
@@ -325,6 +328,45 @@ sub restore
 	eventually(3, sub { $c->state eq 'issuing' });
 	happens('the clock of a is set right', $a->clock('step', 20));
 	$a->clock('sync', 'good');
+	eventually(60, sub { $c->state eq 'issuing' }) or expect(0, 'c does not mint within a minute');
+	sleep 3;
+	happens('the end');
+	Drills::Server::stop_load($a, $b, $c);
+	return ($a, $b, $c);
+}
+
+# a cannot tell from its own mark that etcd forgot the number of b; b cannot reach etcd, and mints on; c
+# must not take that number before b's reserve is used up.
+sub witness
+{
+	my $a = serve('a', $etcd);
+	$a->wait_issuing or die 'a does not mint';
+	my $link = Snowflake::Proxy->new($etcd->port);
+	my $b = serve('b', $link);
+	$b->wait_issuing or die 'b does not mint';
+	load($b);
+	sleep 2;
+	happens('all processes of a are stopped (SIGSTOP)');
+	$a->freeze;
+	$etcd->back_up("$dir/backup");
+	happens('a backup of etcd is made');
+	my $number = $b->worker;
+	kill('TERM', $b->pids(qr/snowflake worker/));
+	eventually(20, sub { $b->state eq 'issuing' && $b->worker ne $number }) or expect(0, 'b kept its number');
+	$number = $b->worker;
+	happens("after a restart of its background worker b mints as worker number $number");
+	sleep 32;
+	$link->mode('blackhole');
+	happens('b is cut off from etcd');
+	$etcd->restore("$dir/backup");
+	$a->thaw;
+	happens("etcd is back, from the backup, in which number $number is free, and a goes on (SIGCONT)");
+	my $c = serve('c', $etcd);
+	load($c);
+	load($a);
+	sleep 15;
+	happens('b reaches etcd again');
+	$link->mode('pass');
 	eventually(60, sub { $c->state eq 'issuing' }) or expect(0, 'c does not mint within a minute');
 	sleep 3;
 	happens('the end');

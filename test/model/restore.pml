@@ -185,7 +185,14 @@ inline witness(i) {
 inline keep_alive(i, t) {
   fresh[i] = 1;
   answered(i, t);
-  if :: state[i] == WARN -> fresh[i] = 0 :: else fi
+  if
+  :: state[i] == WARN -> fresh[i] = 0
+#ifndef SWITCHED
+  :: state[i] == WIT -> witness(i)
+  :: state[i] == HOLD -> raise(i)
+#endif
+  :: else
+  fi
 }
 
 /* Raise: LEASE of the claim is mine, the mark is LESS than the new one, and not less than as last
@@ -285,7 +292,13 @@ inline d_answered(t) {
 inline d_keep_alive(t) {
   dfresh = 1;
   d_answered(t);
-  if :: dstate == WARN -> dfresh = 0 :: else fi
+  if
+  :: dstate == WARN -> dfresh = 0
+#ifndef SWITCHED
+  :: dstate == HOLD -> d_raise()
+#endif
+  :: else
+  fi
 }
 inline d_raise() {
   dfresh = 0;
@@ -349,17 +362,17 @@ active proctype world() {
   :: d_step { state[i] == IDLE -> claim(i) } \
   :: d_step { state[i] == WIT && fresh[i] -> witness(i) } \
   :: d_step { (state[i] == WIT || state[i] == HOLD) && !fresh[i] -> keep_alive(i, term) } \
-  :: d_step { state[i] == HOLD && !fresh[i] && !lagged && term == 2 && seen[i] == 2 -> \
+  :: d_step { state[i] == HOLD && !fresh[i] && LAGS && !lagged && term == 2 && seen[i] == 2 -> \
               lagged = 1; keep_alive(i, 1) } \
   :: d_step { state[i] == HOLD && fresh[i] -> raise(i) } \
   :: d_step { state[i] == WARN -> warned(i) } \
   :: d_step { state[i] != IDLE || fence[i] != 0 -> crash(i) }
   INSTANCE(1)
   INSTANCE(2)
-  :: d_step { state[1] == HOLD && (installed[1] || conf[1] != 0) -> stop(1) }
+  :: d_step { FILES && state[1] == HOLD && (installed[1] || conf[1] != 0) -> stop(1) }
 
   :: d_step { dstate == HOLD && !dfresh -> d_keep_alive(term) }
-  :: d_step { dstate == HOLD && !dfresh && !lagged && term == 2 && dseen == 2 ->
+  :: d_step { dstate == HOLD && !dfresh && LAGS && !lagged && term == 2 && dseen == 2 ->
               lagged = 1; d_keep_alive(1) }
   :: d_step { dstate == HOLD && dfresh -> d_raise() }
   :: d_step { dstate == WARN -> d_warned() }
