@@ -339,10 +339,13 @@ SQL_FUNCTION(snowflake_nextvals) {
     *static_cast<Issue *>(call->user_fctx) = answer;
   }
   call = SRF_PERCALL_SETUP();
-  const auto *answer = static_cast<const Issue *>(call->user_fctx);
-  if (call->call_cntr < call->max_calls)
-    SRF_RETURN_NEXT(call, Int64GetDatum(id_of(
-                              answer->first + static_cast<int64_t>(call->call_cntr), answer->node)));
+  if (call->call_cntr < call->max_calls) {
+    // Before the macro, which counts on before it evaluates its argument.
+    const auto *answer = static_cast<const Issue *>(call->user_fctx);
+    const int64_t id =
+        id_of(answer->first + static_cast<int64_t>(call->call_cntr), answer->node);
+    SRF_RETURN_NEXT(call, Int64GetDatum(id));
+  }
   SRF_RETURN_DONE(call);
 }
 

@@ -29,6 +29,7 @@ my @drills = (
 	sync => [ "the kernel's clock loses its synchronisation", \&sync ],
 	restore => [ 'etcd is restored from a backup, while the clock of a server is 20 s back', \&restore ],
 	witness => [ 'etcd is restored, and the only server that vouches for its memory stood still since the backup', \&witness ],
+	returner => [ 'etcd is restored, and the only server that vouches for its memory was stopped before the backup', \&returner ],
 	freeze => [ 'a server stands still for 90 s, and a new one takes its number (2 minutes)', \&freeze ]);
 
 # --- what the drills share ---
@@ -312,12 +313,7 @@ sub restore
 	sleep 3;
 	happens("a backup of etcd is made");
 	$etcd->back_up("$dir/backup");
-	my $number = $a->worker;
-	happens("the background worker of a is restarted, and needs another number than $number");
-	kill('TERM', $a->pids(qr/snowflake worker/));
-	$a->wait_issuing;
-	eventually(20, sub { $a->worker ne $number }) or expect(0, 'a kept its number');
-	$number = $a->worker;
+	my $number = move($a);
 	# A backup that is younger than the reserve is out of scope.
 	sleep 32;
 	happens('the clock of a is set 20 s back', $a->clock('step', -20));
@@ -335,6 +331,33 @@ sub restore
 	return ($a, $b, $c);
 }
 
+# A restart of its background worker makes a server claim another number.
+sub move
+{
+	my ($server) = @_;
+	my $number = $server->worker;
+	kill('TERM', $server->pids(qr/snowflake worker/));
+	eventually(20, sub { $server->state eq 'issuing' && $server->worker ne $number })
+	  or expect(0, $server->name . ' kept its number');
+	$number = $server->worker;
+	happens("after a restart of its background worker " . $server->name . " mints as worker number $number");
+	return $number;
+}
+
+sub term { return $etcd->ask('/v3/maintenance/status', {})->{raftTerm}; }
+
+# While b cannot be told of it. A backup younger than the reserve would be out of scope.
+sub restore_behind
+{
+	my ($link, $number) = @_;
+	my $term = term();
+	$link->mode('blackhole');
+	happens('b is cut off from etcd');
+	$etcd->restore("$dir/backup");
+	happens("etcd is back, from the backup, in which number $number is free (raft term " . term() . ", was $term)");
+	return;
+}
+
 # a cannot tell from its own mark that etcd forgot the number of b; b cannot reach etcd, and mints on; c
 # must not take that number before b's reserve is used up.
 sub witness
@@ -350,17 +373,11 @@ sub witness
 	$a->freeze;
 	$etcd->back_up("$dir/backup");
 	happens('a backup of etcd is made');
-	my $number = $b->worker;
-	kill('TERM', $b->pids(qr/snowflake worker/));
-	eventually(20, sub { $b->state eq 'issuing' && $b->worker ne $number }) or expect(0, 'b kept its number');
-	$number = $b->worker;
-	happens("after a restart of its background worker b mints as worker number $number");
+	my $number = move($b);
 	sleep 32;
-	$link->mode('blackhole');
-	happens('b is cut off from etcd');
-	$etcd->restore("$dir/backup");
+	restore_behind($link, $number);
+	happens('a goes on (SIGCONT)');
 	$a->thaw;
-	happens("etcd is back, from the backup, in which number $number is free, and a goes on (SIGCONT)");
 	my $c = serve('c', $etcd);
 	load($c);
 	load($a);
@@ -372,6 +389,38 @@ sub witness
 	happens('the end');
 	Drills::Server::stop_load($a, $b, $c);
 	return ($a, $b, $c);
+}
+
+# The same of a server that finds its own last mark as its clean stop left it.
+sub returner
+{
+	my $link = Snowflake::Proxy->new($etcd->port);
+	my $b = serve('b', $link);
+	$b->wait_issuing or die 'b does not mint';
+	my $a = serve('a', $etcd);
+	$a->wait_issuing or die 'a does not mint';
+	load($b);
+	move($b);
+	happens('a is stopped');
+	$a->signal('INT');
+	eventually(20, sub { !$a->running });
+	$etcd->back_up("$dir/backup");
+	happens('a backup of etcd is made');
+	sleep 32;
+	my $number = move($b);
+	restore_behind($link, $number);
+	happens('a is started');
+	$a->start;
+	$a->wait_ready;
+	load($a);
+	sleep 15;
+	happens('b reaches etcd again');
+	$link->mode('pass');
+	eventually(60, sub { $a->state eq 'issuing' }) or expect(0, 'a does not mint within a minute');
+	sleep 3;
+	happens('the end');
+	Drills::Server::stop_load($a, $b);
+	return ($a, $b);
 }
 
 # --- one after the other ---

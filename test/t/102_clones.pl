@@ -81,7 +81,7 @@ $base->stop;
 
 # As long as etcd is frozen both wait for it; then they claim at the same moment. The region's other
 # marks are past, so that each has but its hint to show that etcd remembers.
-for my $try (1 .. ($ENV{SNOWFLAKE_FULL} ? 10 : 2))
+for my $try (1 .. ($ENV{SNOWFLAKE_FULL} ? 10 : 1))
 {
 	$original->stop;
 	my $hint = hint($original);
