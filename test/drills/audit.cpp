@@ -125,7 +125,8 @@ class Audit {
     if (wall_least_ns_ > wall_most_ns_) throw std::runtime_error(dir_ + ": no states");
     for (const File &file : files_) read_session(file);
     check_clocks();
-    check_order("order within a worker number", 0, [](const Span &s) { return node_of(s.first) + 1; });
+    check_order("order within a worker number", 0,
+                [](const Span &s) { return node_of(s.first) + 1; });
     check_order("order within an instance", 0, [](const Span &s) { return size_t{s.life}; });
     check_order("order across instances, calls over 1.1 s apart", kAcrossNs,
                 [](const Span &s) { return size_t{s.true_clock}; });
@@ -202,7 +203,8 @@ class Audit {
     read_records<Call>(file.path.substr(0, file.path.size() - 3) + "calls", [&](const Call &call) {
       if (start_ns_ == 0) start_ns_ = call.begin_ns;
       if (call.outcome != 0)
-        instance.refusals[call.outcome < instance.texts.size() ? instance.texts[call.outcome] : "?"]++;
+        instance
+            .refusals[call.outcome < instance.texts.size() ? instance.texts[call.outcome] : "?"]++;
       if (call.kind == Kind::kConnect) return;
       instance.calls++;
       ids.resize(call.ids);
@@ -217,8 +219,9 @@ class Audit {
         std::sort(ids.begin(), ids.end());
         last = 0;
       }
-      Span span{call.begin_ns, call.end_ns, ids[0], ids[0], call.life,
-                static_cast<uint16_t>(file.instance), false};
+      Span span{call.begin_ns, call.end_ns, ids[0],
+                ids[0],        call.life,   static_cast<uint16_t>(file.instance),
+                false};
       for (const uint64_t id : ids) {
         const size_t node = node_of(id);
         nodes_[node]++;
@@ -232,7 +235,8 @@ class Audit {
           if (show())
             std::printf("%s: %" PRIu64 " follows %" PRIu64 " of the connection, %" PRIu64
                         " of the number, call of %s\n",
-                        file.path.c_str(), id, last, last_of_node[node], moment(call.begin_ns).c_str());
+                        file.path.c_str(), id, last, last_of_node[node],
+                        moment(call.begin_ns).c_str());
         }
         if (call.kind == Kind::kOrdered) last = id;
         last_of_node[node] = id;
@@ -256,7 +260,8 @@ class Audit {
     int64_t lead_most = std::numeric_limits<int64_t>::min();
     for (Span &span : spans_) {
       const std::vector<Step> &steps = instances_[span.instance].steps;
-      // The step whose offset stood for sure when the call began, and all that may have stood later.
+      // The step whose offset stood for sure when the call began, and all that may have stood
+      // later.
       size_t &step = at[span.instance];
       while (step + 1 < steps.size() && steps[step + 1].after_ns <= span.begin_ns) step++;
       int64_t least = steps.empty() ? 0 : steps[step].offset_ns, most = least;
@@ -272,8 +277,8 @@ class Audit {
         continue;
       outside++;
       if (show())
-        std::printf("%s: IDs of %" PRId64 " to %" PRId64 " ms, its clock was at %" PRId64 " to %" PRId64
-                    ", call of %s\n",
+        std::printf("%s: IDs of %" PRId64 " to %" PRId64 " ms, its clock was at %" PRId64
+                    " to %" PRId64 ", call of %s\n",
                     instances_[span.instance].name.c_str(), unix_ms_of(span.first),
                     unix_ms_of(span.last), early, late, moment(span.begin_ns).c_str());
     }
@@ -292,7 +297,8 @@ class Audit {
     uint64_t faults = 0, compared = 0;
     size_t ended = 0;
     for (const Span &span : spans_) {  // by their beginnings
-      for (; ended < by_end.size() && spans_[by_end[ended]].end_ns + apart_ns < span.begin_ns; ended++) {
+      for (; ended < by_end.size() && spans_[by_end[ended]].end_ns + apart_ns < span.begin_ns;
+           ended++) {
         const Span &before = spans_[by_end[ended]];
         const Span *&highest = latest[group_of(before)];
         if (highest == nullptr || before.last > highest->last) highest = &before;
@@ -367,17 +373,18 @@ class Audit {
     for (const File &file : files_) {
       std::FILE *ids_file = open_file(file.path);
       std::vector<uint64_t> ids;
-      read_records<Call>(file.path.substr(0, file.path.size() - 3) + "calls", [&](const Call &call) {
-        ids.resize(call.ids);
-        const size_t n = std::fread(ids.data(), sizeof ids[0], ids.size(), ids_file);
-        if (std::find(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(n), wanted) ==
-            ids.begin() + static_cast<std::ptrdiff_t>(n))
-          return;
-        std::printf("minted twice: %" PRIu64 " (worker number %zu, Unix ms %" PRId64
-                    "): %s, call of %s to %s\n",
-                    wanted, node_of(wanted), unix_ms_of(wanted), file.path.c_str(),
-                    moment(call.begin_ns).c_str(), moment(call.end_ns).c_str());
-      });
+      read_records<Call>(
+          file.path.substr(0, file.path.size() - 3) + "calls", [&](const Call &call) {
+            ids.resize(call.ids);
+            const size_t n = std::fread(ids.data(), sizeof ids[0], ids.size(), ids_file);
+            if (std::find(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(n), wanted) ==
+                ids.begin() + static_cast<std::ptrdiff_t>(n))
+              return;
+            std::printf("minted twice: %" PRIu64 " (worker number %zu, Unix ms %" PRId64
+                        "): %s, call of %s to %s\n",
+                        wanted, node_of(wanted), unix_ms_of(wanted), file.path.c_str(),
+                        moment(call.begin_ns).c_str(), moment(call.end_ns).c_str());
+          });
       std::fclose(ids_file);
     }
   }
@@ -408,7 +415,8 @@ class Audit {
       calls += instance.calls;
     }
     for (const uint64_t n : nodes_) numbers += n != 0;
-    std::printf("ids: %" PRIu64 ", in %" PRIu64 " calls of %zu sessions on %zu instances, with %zu worker "
+    std::printf("ids: %" PRIu64 ", in %" PRIu64
+                " calls of %zu sessions on %zu instances, with %zu worker "
                 "numbers\n",
                 ids, calls, files_.size(), instances_.size(), numbers);
     for (const std::string &line : lines_) std::printf("%s\n", line.c_str());

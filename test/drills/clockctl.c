@@ -1,5 +1,6 @@
 /* Sets the clock of all processes that run under clockshim.so. Every change of the offset is also
- * appended to PAGE.log, "before after offset": CLOCK_MONOTONIC around it and the new value, in ns. */
+ * appended to PAGE.log, "before after offset": CLOCK_MONOTONIC around it, and the new value, all in
+ * ns. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -23,17 +24,18 @@ static void fail(const char *what) {
 }
 
 static void usage(void) {
-  fputs("usage: clockctl PAGE init\n"
-        "       clockctl PAGE set SECONDS [kill SIGNAL PID...]    off the true time by so much\n"
-        "       clockctl PAGE step SECONDS [kill SIGNAL PID...]   by so much from where it is\n"
-        "       clockctl PAGE strobe SECONDS PERIOD TIMES         forth and back, PERIOD apart\n"
-        "       clockctl PAGE slew RATE SECONDS                   0.08: 8% too fast for so long\n"
-        "       clockctl PAGE sync real|good|never|EPERM          what ntp_adjtime() says\n"
-        "       clockctl PAGE sync OFFSET_US ESTERROR_US MAXERROR_US STATUS\n"
-        "       clockctl PAGE show\n"
-        "A signal follows a step within some us. A step ends a faked synchronisation, as in the\n"
-        "kernel, unless CLOCKCTL_VOUCHED is set.\n",
-        stderr);
+  fputs(
+      "usage: clockctl PAGE init\n"
+      "       clockctl PAGE set SECONDS [kill SIGNAL PID...]    off the true time by so much\n"
+      "       clockctl PAGE step SECONDS [kill SIGNAL PID...]   by so much from where it is\n"
+      "       clockctl PAGE strobe SECONDS PERIOD TIMES         forth and back, PERIOD apart\n"
+      "       clockctl PAGE slew RATE SECONDS                   0.08: 8% too fast for so long\n"
+      "       clockctl PAGE sync real|good|never|EPERM          what ntp_adjtime() says\n"
+      "       clockctl PAGE sync OFFSET_US ESTERROR_US MAXERROR_US STATUS\n"
+      "       clockctl PAGE show\n"
+      "A signal follows a step within some us. A step ends a faked synchronisation, as in the\n"
+      "kernel, unless CLOCKCTL_VOUCHED is set.\n",
+      stderr);
   exit(2);
 }
 

@@ -39,8 +39,7 @@ __attribute__((constructor)) static void map_page(void) {
   const char *path = getenv("CLOCKSHIM_PAGE");
   if (path == NULL) return;
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  void *mapped = fd < 0 ? MAP_FAILED
-                        : mmap(NULL, kClockPageBytes, PROT_READ, MAP_SHARED, fd, 0);
+  void *mapped = fd < 0 ? MAP_FAILED : mmap(NULL, kClockPageBytes, PROT_READ, MAP_SHARED, fd, 0);
   if (fd >= 0) close(fd);
   if (mapped == MAP_FAILED) {
     /* A test that believes it owns the clock and does not is worth nothing. */

@@ -2,12 +2,12 @@
 //
 //   mint DIR NAME CONNINFO KIND:IDS:RATE...
 //
-// One session for each KIND:IDS:RATE: statements of IDS IDs, at most RATE IDs a second (0: as fast as
-// it goes). A session that loses its connection makes a new one. Ends at SIGTERM. The database needs
-// the tables that SETUP of drills/Server.pm makes.
+// One session for each KIND:IDS:RATE: statements of IDS IDs, at most RATE IDs a second (0: as fast
+// as it goes). A session that loses its connection makes a new one. Ends at SIGTERM. The database
+// needs the tables that lib/Drills/Server.pm makes.
 //
-// Thread safety: a thread for each session; they share the table of texts (its mutex), and main cuts
-// their connections at the end (each session's mutex).
+// Thread safety: a thread for each session; they share the table of texts (its mutex), and main
+// cuts their connections at the end (each session's mutex).
 #include <libpq-fe.h>
 #include <sys/socket.h>
 
@@ -116,12 +116,12 @@ class Session {
     call_.kind = kind_ == "parallel" ? Kind::kUnordered : Kind::kOrdered;
     const std::string n = std::to_string(ids_);
     if (kind_ == "copy")
-      sql_ = "COPY (SELECT snowflake_nextval() FROM generate_series(1, " + n + ")) TO STDOUT (FORMAT binary)";
+      sql_ = copy_of("SELECT snowflake_nextval() FROM generate_series(1, " + n + ")");
     else if (kind_ == "batches")
-      sql_ = "COPY (SELECT snowflake_nextvals(1000) FROM generate_series(1, " +
-             std::to_string(ids_ / 1000) + ")) TO STDOUT (FORMAT binary)";
+      sql_ = copy_of("SELECT snowflake_nextvals(1000) FROM generate_series(1, " +
+                     std::to_string(ids_ / 1000) + ")");
     else if (kind_ == "parallel")
-      sql_ = "COPY (SELECT snowflake_nextval() FROM rows WHERE n <= " + n + ") TO STDOUT (FORMAT binary)";
+      sql_ = copy_of("SELECT snowflake_nextval() FROM rows WHERE n <= " + n);
     else if (kind_ == "call")
       sql_ = "SELECT snowflake_nextval()";
     else if (kind_ == "batch")
@@ -143,7 +143,8 @@ class Session {
       // What a stop held up is not caught up with.
       due = std::max(due, now_ns() - 1000000);
       while (!ending && now_ns() < due)
-        std::this_thread::sleep_for(std::chrono::nanoseconds(std::min<int64_t>(due - now_ns(), 50000000)));
+        std::this_thread::sleep_for(
+            std::chrono::nanoseconds(std::min<int64_t>(due - now_ns(), 50000000)));
     }
     disconnect();
     std::fclose(ids_file_);
@@ -156,10 +157,15 @@ class Session {
   /// From another thread: whatever it waits for, it waits no longer.
   void cut() {
     const std::lock_guard guard(mutex_);
-    if (connection_ != nullptr && PQsocket(connection_) >= 0) shutdown(PQsocket(connection_), SHUT_RDWR);
+    if (connection_ != nullptr && PQsocket(connection_) >= 0)
+      shutdown(PQsocket(connection_), SHUT_RDWR);
   }
 
  private:
+  static std::string copy_of(const std::string &query) {
+    return "COPY (" + query + ") TO STDOUT (FORMAT binary)";
+  }
+
   void set_connection(PGconn *connection) {
     const std::lock_guard guard(mutex_);
     connection_ = connection;
@@ -177,8 +183,8 @@ class Session {
     call_.connection++;
     set_connection(PQconnectdb(conninfo_.c_str()));
     if (PQstatus(connection_) == CONNECTION_OK) {
-      PGresult *r = PQexec(connection_,
-                           "SELECT pg_postmaster_start_time()::text || pg_read_file('postmaster.pid')");
+      PGresult *r = PQexec(
+          connection_, "SELECT pg_postmaster_start_time()::text || pg_read_file('postmaster.pid')");
       const bool good = PQresultStatus(r) == PGRES_TUPLES_OK;
       if (good) call_.life = static_cast<uint32_t>(std::hash<std::string>{}(PQgetvalue(r, 0, 0)));
       PQclear(r);
@@ -187,7 +193,8 @@ class Session {
     call.end_ns = now_ns();
     const std::string message = PQerrorMessage(connection_);
     const size_t why = message.find("failed: ");
-    call.outcome = texts_->number_of("connect", why == message.npos ? message : message.substr(why + 8));
+    call.outcome =
+        texts_->number_of("connect", why == message.npos ? message : message.substr(why + 8));
     std::fwrite(&call, sizeof call, 1, calls_file_);
     disconnect();
     return false;
@@ -201,8 +208,9 @@ class Session {
     if (call_.outcome != 0 || (status != PGRES_FATAL_ERROR && status != PGRES_BAD_RESPONSE)) return;
     const char *sqlstate = PQresultErrorField(r, PG_DIAG_SQLSTATE);
     const char *message = PQresultErrorField(r, PG_DIAG_MESSAGE_PRIMARY);
-    call_.outcome = sqlstate == nullptr ? texts_->number_of("lost", "connection lost")
-                                        : texts_->number_of(sqlstate, message == nullptr ? "" : message);
+    call_.outcome = sqlstate == nullptr
+                        ? texts_->number_of("lost", "connection lost")
+                        : texts_->number_of(sqlstate, message == nullptr ? "" : message);
   }
 
   /// All results of one SQL statement, IDs in binary.
@@ -256,12 +264,14 @@ class Session {
     constexpr const char *kInsert = "INSERT INTO minted DEFAULT VALUES RETURNING id";
     bool good = execute("BEGIN") && execute(kInsert);
     const auto way = random_() % 5;
-    if (good && way == 3) good = execute("SAVEPOINT a") && execute(kInsert) && execute("ROLLBACK TO a");
+    if (good && way == 3)
+      good = execute("SAVEPOINT a") && execute(kInsert) && execute("ROLLBACK TO a");
     if (good) good = execute(kInsert);
     if (good && way == 4) {
       const std::string name = std::to_string(random_());
       if (execute(("PREPARE TRANSACTION '" + name + "'").c_str()))
-        execute(((name.back() % 2 ? "COMMIT PREPARED '" : "ROLLBACK PREPARED '") + name + "'").c_str());
+        execute(
+            ((name.back() % 2 ? "COMMIT PREPARED '" : "ROLLBACK PREPARED '") + name + "'").c_str());
       return;
     }
     if (PQstatus(connection_) == CONNECTION_OK) {
@@ -306,10 +316,11 @@ void watch(const std::string &path, const std::string &conninfo) {
   PGconn *connection = nullptr;
   while (!ending) {
     if (connection == nullptr) connection = PQconnectdb(conninfo.c_str());
-    PGresult *r = PQexec(connection,
-                         "SET statement_timeout = '5s'; SELECT state, coalesce(worker, -1), coalesce(lead_ms, 0), "
-                         "coalesce(extract(epoch FROM reserve_left) * 1000, 0)::bigint, claims, "
-                         "coalesce(reason, ''), coalesce(last_error, '') FROM pg_stat_snowflake");
+    PGresult *r = PQexec(
+        connection,
+        "SET statement_timeout = '5s'; SELECT state, coalesce(worker, -1), coalesce(lead_ms, 0), "
+        "coalesce(extract(epoch FROM reserve_left) * 1000, 0)::bigint, claims, "
+        "coalesce(reason, ''), coalesce(last_error, '') FROM pg_stat_snowflake");
     std::fprintf(file, "%lld\t%lld", static_cast<long long>(now_ns()),
                  static_cast<long long>(clock_ns(CLOCK_REALTIME)));
     if (PQresultStatus(r) == PGRES_TUPLES_OK)
@@ -331,8 +342,10 @@ void watch(const std::string &path, const std::string &conninfo) {
 
 int run(int argc, char **argv) {
   if (argc < 5) {
-    std::fputs("usage: mint DIR NAME CONNINFO KIND:IDS:RATE...\n"
-               "kinds: copy batches parallel call batch insert\n", stderr);
+    std::fputs(
+        "usage: mint DIR NAME CONNINFO KIND:IDS:RATE...\n"
+        "kinds: copy batches parallel call batch insert\n",
+        stderr);
     return 2;
   }
   const std::string base = std::string(argv[1]) + '/' + argv[2];

@@ -1,8 +1,8 @@
 // What mint writes and audit reads, in one folder. For each instance NAME:
 //
-//   NAME.sN.ids     every ID that session N was handed, in order, 8 bytes each, of this machine's order
+//   NAME.sN.ids     every ID that session N was handed, in order, 8 bytes each
 //   NAME.sN.calls   a Call for each statement and each failed connection
-//   NAME.texts      the outcomes of calls: "SQLSTATE<tab>message", figures masked; the first is success
+//   NAME.texts      the outcomes of calls: "SQLSTATE<tab>message", figures masked; first success
 //   NAME.states     pg_stat_snowflake, seen about five times a second
 //   NAME.clock.log  what clockctl did to its clock; none: the true time
 //   NAME.windows    "from to what" in ns: when a stop of it is expected; none: never
@@ -24,7 +24,7 @@ struct Call {
   Kind kind;         // kUnordered: of a parallel plan, whose IDs come as its processes finish
   uint8_t unused;
   uint32_t connection;
-  uint32_t life;     // which postmaster answered
+  uint32_t life;  // which postmaster answered
 };
 static_assert(sizeof(Call) == 32);
 

@@ -45,7 +45,7 @@ sub pick { my (@of) = @_; return $of[ rand @of ]; }
 
 my $start = now();
 sub report { my (@text) = @_; printf $terminal "%7.1f  %s\n", now() - $start, join('', @text); return; }
-sub note_ { my (@text) = @_; printf "%7.1f  %s\n", now() - $start, join('', @text); return; }
+sub note { my (@text) = @_; printf "%7.1f  %s\n", now() - $start, join('', @text); return; }
 
 my $etcd = Drills::Etcd->new(3)->start;
 $etcd->ids_are_right or die 'the ids of the etcd members are not what was expected';
@@ -415,7 +415,7 @@ my @faults = (
 		my $key = $etcd->mark_key($number);
 		my $ms = sub { return sprintf '%d', (Time::HiRes::time() + $_[0]) * 1000 };
 		my $way = pick('deleted', 'lowered', 'raised', 'spoilt');
-		note_("mark of $number $way");
+		note("mark of $number $way");
 		if ($way eq 'deleted') { $etcd->del_quickly($key); }
 		elsif ($way eq 'lowered') { $etcd->put_quickly($key, $ms->(-10)); }
 		elsif ($way eq 'raised') { $etcd->put_quickly($key, $ms->($reserve + 2)); }
@@ -533,6 +533,32 @@ my @faults = (
 			sub { my ($backup) = @_; later($reserve + 2, sub { restore($backup, $thaw) }); },
 			sub { $thaw->(); let_go(0, @mine); });
 	} ],
+	# What it sees of its own is as it left it; the number of the other was claimed after the backup.
+	[ 'pair: restored, its witness frozen since the backup', 2, [ 'etcd', 'marks', (map { "server$_" } 0 .. 2), 'net+' ], sub {
+		my ($at, $holder) = @_;
+		my ($taker) = grep { $_ != $at && $_ != $holder } 0 .. 2;
+		my @mine = ('etcd', 'marks', map { "server$_" } 0 .. 2);
+		hold(3600, @mine);
+		my $window = window($at, 'server');
+		my $thaw = sub {
+			$servers[$at]->thaw;
+			$window->{to} = now() + 1;
+			let_go(2, map { "server$_" } 0 .. 2);
+		};
+		$servers[$at]->freeze;
+		back_up(
+			sub {
+				my ($backup) = @_;
+				lose_claim($holder, lease_of($holder));
+				later($reserve + 2, sub {
+					break_links($holder, $reserve + 3, ['blackhole']);
+					window($taker, 'etcd', 3);
+					kill('TERM', some($taker, $worker));
+					restore($backup, $thaw);
+				});
+			},
+			sub { $thaw->(); let_go(0, @mine); });
+	} ],
 	[ 'pair: restored, started in the same second', 2, [ 'etcd', 'marks', map { ("server$_", "clock$_") } 0 .. 2 ], sub {
 		my @fallen = (shuffle 0 .. 2)[ 0 .. int(rand(3)) ];
 		hold(3600, map { "server$_" } @fallen);
@@ -589,7 +615,7 @@ sub strike
 		my ($one, $two) = shuffle 0 .. 2;
 		my @needs = map { s/#/$one/r =~ s/\+/$two/r } @$needs;
 		next if grep { ($held{$_} // 0) > now() } @needs;
-		note_("$name: @needs");
+		note("$name: @needs");
 		hold(0.3, @needs);
 		$skipped = 0;
 		$do->($one, $two);
@@ -612,7 +638,7 @@ sub spare_one
 	return if !defined $one || grep { $_ eq 'issuing' } @states;
 	$spared = now() + $pause + 2;
 	hold($pause + 2, "server$one", "clock$one", "net$one", 'etcd');
-	note_($servers[$one]->name . ' is spared');
+	note($servers[$one]->name . ' is spared');
 	return;
 }
 

@@ -39,6 +39,15 @@
 #ifndef BACKUP
 #define BACKUP 1            /* the latest tick of the backup */
 #endif
+/* A keepalive and the raise or reading after it are one step, unless a restore can come in between. */
+#if defined(SWITCHED) || defined(TERM_NOT_FRESH)
+#define APART
+#endif
+#ifdef LAG
+#define LAGS 1
+#else
+#define LAGS 0
+#endif
 #ifdef SHORT_PAUSE
 #define PAUSE 0
 #else
@@ -67,10 +76,12 @@ bit rose;                   /* the mark of W has risen since */
 #define WIT 1               /* kWitnessing */
 #define HOLD 2              /* kHolding */
 #define WARN 3              /* kWarning */
+#define PROVEN 3
 byte state[3], back[3];     /* state_, after_warning_ */
 byte floor_[3];             /* floor_ */
 byte until[3];              /* quarantined_until_ */
 byte seen[3];               /* term_; 0: none */
+byte was[3];                /* term_ before the warning; PROVEN: the mark itself was gone */
 byte nbv[3];                /* not_before_ */
 byte conf[3];               /* confirmed_, while it can't be handed out yet */
 bit installed[3];           /* installed_ */
@@ -103,24 +114,26 @@ byte user;
 #define WITNESSED(i) (!restored || NOT_PAST(mark) || NOT_PAST(dmark) || FILE_FITS(i))
 #endif
 #ifdef NO_TERM
-#define LOWER(t, s) (false)
+#define LOWER(t, s) ((s) == PROVEN)
 #else
 #define LOWER(t, s) ((t) < (s))
 #endif
 
 /* Lease::warn(): rule 8 begins. What to put is computed here, of the clock as it is now. */
-inline warn(i, afterwards) { back[i] = afterwards; nbv[i] = now + P; state[i] = WARN }
+inline warn(i, afterwards, why) {
+  back[i] = afterwards; was[i] = why; nbv[i] = now + P; state[i] = WARN
+}
 
 /* Lease::on_reply(), of every answer: a term that went back is a reason to warn. The lower term is
    believed from then on, so that the next lower one is noticed too, also while the warning is on its
    way. */
 inline answered(i, t) {
 #ifdef TERM_ADOPTED_LATE
-  if :: LOWER(t, seen[i]) && state[i] != WARN -> warn(i, state[i]) :: else fi;
+  if :: LOWER(t, seen[i]) && state[i] != WARN -> warn(i, state[i], seen[i]) :: else fi;
   seen[i] = MAX(seen[i], t)
 #else
   if
-  :: LOWER(t, seen[i]) && state[i] != WARN -> warn(i, state[i])
+  :: LOWER(t, seen[i]) && state[i] != WARN -> warn(i, state[i], seen[i])
   :: LOWER(t, seen[i]) && state[i] == WARN -> nbv[i] = now + P
   :: else
   fi;
@@ -187,7 +200,7 @@ inline keep_alive(i, t) {
   answered(i, t);
   if
   :: state[i] == WARN -> fresh[i] = 0
-#ifndef SWITCHED
+#ifndef APART
   :: state[i] == WIT -> witness(i)
   :: state[i] == HOLD -> raise(i)
 #endif
@@ -204,12 +217,12 @@ inline raise(i) {
      gone = ahead[i];
      forget(i); state[i] = IDLE;
 #ifndef NO_MARK_CHECK
-     if :: restored && gone -> warn(i, IDLE) :: else fi;
+     if :: restored && gone -> warn(i, IDLE, PROVEN) :: else fi;
 #endif
      gone = 0
 #ifndef NO_MARK_CHECK
   :: owner == i && restored && ahead[i] -> /* rule 8 */
-     ahead[i] = 0; warn(i, HOLD)
+     ahead[i] = 0; warn(i, HOLD, PROVEN)
   :: owner == i && !(restored && ahead[i]) ->
 #else
   :: owner == i ->
@@ -242,8 +255,9 @@ inline issue(i) {
   fi
 }
 
-/* RaiseNotBefore, answered. A number whose claim stands may have had another holder whom etcd has
-   forgotten. So it goes on above not_before only, like a new claim of it. */
+/* RaiseNotBefore, answered by a quorum. Its term tells a restored etcd from a member that lagged.
+   In a restored one a number whose claim stands may have had another holder, whom etcd has forgotten.
+   So it goes on above not_before only, like a new claim of it. */
 inline warned(i) {
   nb = MAX(nb, nbv[i]);
   put = nbv[i];
@@ -252,15 +266,17 @@ inline warned(i) {
   seen[i] = term;
 #endif
   if
-  :: nbv[i] != put /* restored once more: again */
+  :: nbv[i] != put /* restored since: again */
   :: else ->
-     state[i] = back[i]; back[i] = 0; nbv[i] = 0; fresh[i] = 0;
+     state[i] = back[i]; fresh[i] = 0;
 #ifndef CLAIM_GOES_ON
      if
-     :: state[i] == HOLD -> floor_[i] = MAX(floor_[i], put); installed[i] = 0; conf[i] = 0
+     :: state[i] == HOLD && LOWER(term, was[i]) ->
+        floor_[i] = MAX(floor_[i], put); installed[i] = 0; conf[i] = 0
      :: else
-     fi
+     fi;
 #endif
+     back[i] = 0; was[i] = 0; nbv[i] = 0
   fi;
   put = 0;
   publish(i)
@@ -269,7 +285,7 @@ inline warned(i) {
 /* Of the postmaster: nothing survives. */
 inline crash(i) {
   forget(i);
-  state[i] = IDLE; back[i] = 0; nbv[i] = 0; seen[i] = 0; start[i] = 0; fence[i] = 0;
+  state[i] = IDLE; back[i] = 0; was[i] = 0; nbv[i] = 0; seen[i] = 0; start[i] = 0; fence[i] = 0;
   if :: user == i -> user = 3 :: else fi
 }
 
@@ -294,7 +310,7 @@ inline d_keep_alive(t) {
   d_answered(t);
   if
   :: dstate == WARN -> dfresh = 0
-#ifndef SWITCHED
+#ifndef APART
   :: dstate == HOLD -> d_raise()
 #endif
   :: else
@@ -329,7 +345,9 @@ inline tick() {
   now++;
   user = 0;
   if :: taken -> age++ :: else fi;
+#ifndef TERM_NOT_FRESH
   fresh[1] = 0; fresh[2] = 0; dfresh = 0;
+#endif
   forget_past(mark); forget_past(dmark); forget_past(nb); forget_past(bmark); forget_past(bnb);
   forget_past(floor_[1]); forget_past(start[1]); forget_past(fence[1]);
   forget_past(floor_[2]); forget_past(start[2]); forget_past(fence[2]);
@@ -345,6 +363,9 @@ inline backup() {
 #define UNAWARE(i) (state[i] != IDLE && !ahead[i])
 #define ALL_AWARE (!UNAWARE(1) && !UNAWARE(2) && !(file && bfits))
 inline restore() {
+#ifdef YOUNG
+  dmark = now - age + R;
+#endif
   restored = 1; taken = 0; age = 0; rose = 0;
   owner = bowner; mark = bmark; nb = bnb; same = bsame; fits = bfits;
   bowner = 0; bmark = 0; bnb = 0; bsame = 0; bfits = 0;
@@ -362,17 +383,19 @@ active proctype world() {
   :: d_step { state[i] == IDLE -> claim(i) } \
   :: d_step { state[i] == WIT && fresh[i] -> witness(i) } \
   :: d_step { (state[i] == WIT || state[i] == HOLD) && !fresh[i] -> keep_alive(i, term) } \
-  :: d_step { state[i] == HOLD && !fresh[i] && LAGS && !lagged && term == 2 && seen[i] == 2 -> \
+  :: d_step { LAGS && state[i] == HOLD && !fresh[i] && !lagged && term == 2 && seen[i] == 2 -> \
               lagged = 1; keep_alive(i, 1) } \
   :: d_step { state[i] == HOLD && fresh[i] -> raise(i) } \
   :: d_step { state[i] == WARN -> warned(i) } \
   :: d_step { state[i] != IDLE || fence[i] != 0 -> crash(i) }
   INSTANCE(1)
   INSTANCE(2)
-  :: d_step { FILES && state[1] == HOLD && (installed[1] || conf[1] != 0) -> stop(1) }
+#ifdef FILES
+  :: d_step { state[1] == HOLD && (installed[1] || conf[1] != 0) -> stop(1) }
+#endif
 
   :: d_step { dstate == HOLD && !dfresh -> d_keep_alive(term) }
-  :: d_step { dstate == HOLD && !dfresh && LAGS && !lagged && term == 2 && dseen == 2 ->
+  :: d_step { LAGS && dstate == HOLD && !dfresh && !lagged && term == 2 && dseen == 2 ->
               lagged = 1; d_keep_alive(1) }
   :: d_step { dstate == HOLD && dfresh -> d_raise() }
   :: d_step { dstate == WARN -> d_warned() }

@@ -20,7 +20,7 @@ class Maker {
   }
 
   void make() {
-    const int which = r_.one_of(34);
+    const int which = r_.one_of(36);
     restoring_ = which >= 12 && which < 16;
     settings();
     at_ = s_.beginning == Beginning::kWitness || r_.percent(30)
@@ -44,9 +44,10 @@ class Maker {
       case 16: strobe(); break;
       case 17: too_many(); break;
       case 18: freeze_and_takeover(); break;
+      case 19: restart(); break;
       default: s_.name = "random"; noise(static_cast<int>(r_.range(4, 40)), 40000); break;
     }
-    if (which <= 18 && !quiet_ && r_.percent(50)) {
+    if (which <= 19 && !quiet_ && r_.percent(50)) {
       at_ = 2000;
       noise(static_cast<int>(r_.range(1, 8)), std::max<int64_t>(end_ - 2000, 5000));
     }
@@ -439,6 +440,24 @@ class Maker {
     at_ += 4000;
   }
 
+  /// The only instance of its region, stopped cleanly: it pays no pause.
+  void restart() {
+    s_.name = "restart";
+    s_.instances = 1;
+    s_.numbers = kWorkers;
+    s_.beginning = Beginning::kOld;
+    s_.first_offset_ms = 3;
+    quiet_ = true;
+    at_ = s_.reserve_ms + kForgottenMs + 4000;
+    for (int64_t i = r_.range(1, 3); i > 0; i--) {
+      const int64_t down = r_.percent(50) ? r_.range(500, 6000) : r_.range(6000, 300000);
+      add(at_, FaultKind::kStop, 0, 0, down);
+      at_ += down + s_.renew_ms + 4000;
+    }
+    end_ = at_ - 4000;
+    s_.prompt_ms = 3500;
+  }
+
   void promotion() {
     s_.name = "promotion";
     const int old_primary = someone();
@@ -458,6 +477,19 @@ class Maker {
   void crash_loop() {
     s_.name = "crash loop";
     const int who = someone();
+    if (r_.percent(40)) {
+      // Nothing else is wrong: each life frees the number of the one before, so they suffice.
+      s_.name = "crashes alone";
+      s_.numbers = s_.instances + r_.one_of(2);
+      s_.beginning = Beginning::kWitness;
+      quiet_ = true;
+      for (int64_t i = r_.range(10, 30); i > 0; i--) {
+        add(at_, r_.percent(70) ? FaultKind::kCrashInstance : FaultKind::kExitWorker, who);
+        at_ += r_.range(200, 2500);
+      }
+      s_.prompt_ms = s_.reserve_ms + 1500 + 2 * s_.first_offset_ms;
+      return;
+    }
     for (int64_t i = r_.range(10, 30); i > 0; i--) {
       if (r_.percent(80))
         add(at_, FaultKind::kCrashInstance, who);

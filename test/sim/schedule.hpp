@@ -118,6 +118,7 @@ struct Schedule {
   bool wrong_clocks = false;   // ones may be believed that are ahead by more than seconds
   bool edge_of_time = false;   // no liveness is asked
   int64_t cure_ms = 0;
+  int64_t prompt_ms = 0;       // so long after that all mint again; 0: as long as pauses take
   std::vector<Fault> faults;   // in order of time
 };
 

@@ -15,7 +15,8 @@ constexpr int64_t kStrictErrorUs = 10 * 1000;
 constexpr int kMostRequests = 60;
 constexpr int kMostTurns = 400;
 
-/// A jump of up to so much passes while IDs run ahead of the clock, which hides it from a call.
+/// A jump of up to so much passes while IDs run ahead of the clock, which hides it from a call. Here it
+/// is allowed on top of what can be followed, since a call may be frozen after such a reading.
 constexpr int64_t kUnseenJumpMs = kMaxJumpMs + kMaxLeadMs;
 
 enum Pc { kTop, kReadClocks, kLook, kAsk, kSend, kWait, kReadAgain, kLookAgain, kTake, kPublishing,
@@ -188,7 +189,7 @@ void World::handle(const Event &event) {
       push(now_ + in.strobe_period_ms * 1000, EventKind::kStrobe, event.who);
       return;
     case EventKind::kLiveness:
-      return check_liveness(event.sub != 0);
+      return check_liveness(event.sub);
   }
 }
 
@@ -749,7 +750,8 @@ Issue World::issue(Instance &in, Memory &memory, WallTime now, int n) {
       if (n > 1) NOTE(id_of_instance(in), "mints %d", n);
       checker_.minted({id_of_instance(in), memory.holding, answer.node, 3, answer.first,
                        answer.first + n - 1, now.unix_ms,
-                       true_unix_ms() + memory.fair_offset_ms + kMaxLeadMs + 2, &memory.last_minted});
+                       true_unix_ms() + memory.fair_offset_ms + kUnseenJumpMs + kMaxLeadMs,
+                       &memory.last_minted});
       break;
     case Refusal::kFence:
       tally_.refused_fence++;
@@ -870,6 +872,13 @@ void World::act(Fault f) {
       return lose_postmaster(in);
     case FaultKind::kStop:
       if (!in.up) return;
+      if (schedule_.prompt_ms > 0 && in.worker.client.busy) {
+        // A raise that is under way at the stop makes the last mark that is kept a wrong one, and the
+        // next start a slow one.
+        schedule_.faults.push_back(f);
+        return push(now_ + 5000, EventKind::kFault, 0, 0,
+                    static_cast<uint32_t>(schedule_.faults.size() - 1));
+      }
       NOTE(f.who, "is asked to stop");
       in.down_ms = f.b;
       if (!in.worker.alive) return lose_postmaster(in);
@@ -1065,7 +1074,7 @@ void World::cure() {
     thaw(in);
     in.frozen = frozen;
     in.clock.kernel_lies = false;
-    step_clock(in, -wall_offset(in.clock));
+    if (schedule_.prompt_ms == 0) step_clock(in, -wall_offset(in.clock));
     in.clock.ppm = 0;
     if (in.frozen) push(now_, EventKind::kThawInstance, i, 0, in.freeze);
     if (in.worker.frozen) push(now_, EventKind::kThawWorker, i, 0, in.worker.life);
@@ -1078,12 +1087,14 @@ void World::cure() {
     if (in.worker.stopping) in.down_ms = 1000;
     set_latch(in);
   }
-  push(now_ + (schedule_.reserve_ms + kForgottenMs + 8000) * 1000, EventKind::kLiveness);
+  if (schedule_.prompt_ms > 0)
+    push(now_ + schedule_.prompt_ms * 1000, EventKind::kLiveness, 0, 2);
+  push(now_ + (schedule_.reserve_ms + kForgottenMs + 8000) * 1000, EventKind::kLiveness, 0, 0);
 }
 
 /// Everything has been right for long enough: whoever can have a number mints.
-void World::check_liveness(bool last) {
-  done_ = true;
+void World::check_liveness(int stage) {
+  done_ = stage != 2;
   if (schedule_.edge_of_time) return;
   if (!schedule_.wrong_clocks && etcd_.state().not_before.unix_ms > true_unix_ms())
     return checker_.fail("not_before is ahead %lld s after the last fault",
@@ -1104,7 +1115,7 @@ void World::check_liveness(bool last) {
     if (answer.refusal == Refusal::kNone) continue;
     // Where numbers are few it may have to wait for a lease to end. And one that loses its claim in
     // quarantine sees that when the pause is over, and begins another.
-    if (!last && (schedule_.numbers < 4 * schedule_.instances + 8 || lease.none_free() ||
+    if (stage == 0 && (schedule_.numbers < 4 * schedule_.instances + 8 || lease.none_free() ||
                   lease.state() == Lease::State::kWitnessing)) {
       waiting++;
       continue;

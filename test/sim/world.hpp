@@ -185,7 +185,8 @@ class World {
   void handle(const Event &event);
   void act(Fault fault);
   void cure();
-  void check_liveness(bool last);
+  /// 0: where nothing hinders; 1: for the last time; 2: where the schedule promises it early.
+  void check_liveness(int stage);
 
   // clocks
   int64_t true_unix_ms() const { return schedule_.base_unix_ms + now_ / 1000; }
