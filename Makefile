@@ -66,14 +66,14 @@ refuse-other:
 	    '$(DESTDIR)$(datadir)/extension/'snowflake--*.sql; do \
 	  if [ -e "$$file" ] && ! grep -q '$(OURS)' "$$file"; then \
 	    echo "$$file belongs to another extension named snowflake." >&2; \
-	    echo "The two can't live in one installation: nothing was installed." >&2; \
+	    echo "The two can't live in one installation: nothing was changed." >&2; \
 	    echo "If no database uses the other one, uninstall it (its package, or its own" >&2; \
 	    echo "'make uninstall') and try again; else use another Postgres installation." >&2; \
 	    exit 1; \
 	  fi; \
 	done
-uninstall: uninstall-worker
-uninstall-worker:
+uninstall: refuse-other uninstall-worker
+uninstall-worker: refuse-other
 	rm -f '$(DESTDIR)$(pkglibdir)/$(WORKER)'
 
 endif

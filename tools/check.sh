@@ -203,6 +203,19 @@ foreign_symbols() {
         grep -vE '^(Pg_magic_func|_PG_init|_PG_fini|_init|_fini|pg_finfo_snowflake_[a-z_]+|snowflake_[a-z_]+)$' || true
 }
 static_constructors() { nm "$1" | grep -E '_GLOBAL__sub_I|__cxa_atexit' || true; }
+# The one of pgEdge has the same name.
+installs_over_another() {
+    local other=$tmp/other make=(make -s -C build/extension PG_CONFIG="$PG_CONFIG" DESTDIR="$tmp/other")
+    local control=$other$("$PG_CONFIG" --sharedir)/extension/snowflake.control goal
+    mkdir -p "${control%/*}"
+    echo "comment = 'another'" >"$control"
+    for goal in install uninstall; do
+        "${make[@]}" "$goal" >"$log/$goal.log" 2>&1 && echo "make $goal went through"
+        grep -q 'belongs to another extension' "$log/$goal.log" || cat "$log/$goal.log"
+    done
+    [ "$(cat "$control")" = "comment = 'another'" ] || echo "its control file was touched"
+    find "$other" -type f ! -path "$control"
+}
 links_curl() { readelf -d "$1" | grep 'NEEDED.*libcurl' || true; }
 
 if wants binary; then
@@ -211,6 +224,7 @@ if wants binary; then
     expect 'binary: the worker exports only SQL' foreign_symbols "$lib/snowflake_worker.so"
     expect 'binary: no static constructor' static_constructors "$lib/snowflake.so"
     expect 'binary: backends load no libcurl' links_curl "$lib/snowflake.so"
+    expect 'install: refuses over another snowflake' installs_over_another
 fi
 
 # ---- unit
@@ -305,7 +319,7 @@ tap() {
     announce "tap: $name"
     test_env=(PERL5LIB="$pgxs/src/test/perl:$src/test/t/lib" PG_REGRESS="$pgxs/src/test/regress/pg_regress"
         TESTDIR="$run/tap/$name" TESTDATADIR="$run/tap/$name/tmp_check" TESTLOGDIR="$run/tap/$name/tmp_check/log"
-        IDCHECK="$src/build/idcheck")
+        IDCHECK="$src/build/idcheck" SNOWFLAKE_FULL="${SNOWFLAKE_FULL:-}")
     as_server mkdir -p "$run/tap/$name"
     run "$file" in_tests 900 prove --norc --merge -v "test/t/$name.pl" || status=$?
     good=$(sed -nE 's/^Files=1, Tests=([0-9]+),.*$/\1/p' "$file")

@@ -47,7 +47,6 @@ class Http {
   void on_ready(int fd, bool readable, bool writable);
   void on_timeout();
 
-  bool busy() const { return busy_; }
   /// The result, once, when it is there.
   bool take(Result *result);
 

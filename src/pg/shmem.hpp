@@ -22,7 +22,6 @@ struct WorkerStatus {
   Phase phase;
   int32_t pid;
   int32_t worker;  // holds with lease_id != 0
-  int32_t node_installed;
   int64_t lease_id;  // 0: none
   int64_t claims;
   int64_t renewal_failures;
@@ -30,7 +29,7 @@ struct WorkerStatus {
   TimestampTz claimed_at;  // 0: never, as the next
   TimestampTz last_renewal;
   TimestampTz last_error_at;
-  char reason[256];  // kClockUnsafe and kClaiming: why, a sentence for DETAIL
+  char reason[256];  // why there is no ID, or may soon be none: a sentence for DETAIL; "" for nothing
   char last_error[512];
   char endpoint[256];
 };

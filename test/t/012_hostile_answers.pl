@@ -19,6 +19,10 @@ my @kinds = Snowflake::Proxy::kinds();
 # The true answers in odd clothes: no error may come of these.
 my %harmless = map { $_ => 1 } qw(truth chunked_odd no_length);
 
+# Those that no retry within the beat can hide.
+my %logged = map { $_ => 1 }
+  qw(half_body html not_found big_body binary empty_body json_list server_error unavailable no_space);
+
 my @places;
 for my $name (qw(a b c d))
 {
@@ -86,6 +90,8 @@ for my $phase (qw(holder claimant))
 			{
 				my $failures = $row->{renewal_failures} - $place->{before}{renewal_failures};
 				is($failures, 0, "$phase, $place->{kind}: which is no failure") if $harmless{ $place->{kind} };
+				isnt($row->{last_error_at}, $place->{before}{last_error_at}, "$phase, $place->{kind}: the view tells of it")
+				  if $logged{ $place->{kind} };
 				note("$place->{kind}: $failures failures, last error " . ($row->{last_error} // 'none'));
 			}
 		}

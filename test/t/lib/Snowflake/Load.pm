@@ -84,23 +84,6 @@ sub first_success_after
 	return defined $first ? $first - $moment : undef;
 }
 
-# Longest time without a success after $from, up to $upto.
-sub longest_gap
-{
-	my ($self, $from, $upto) = @_;
-	my $last = $from;
-	my $longest = 0;
-	for my $end (sort { $a <=> $b } map { $_->{at} + $_->{took} } $self->succeeded)
-	{
-		next if $end < $from;
-		last if $end > $upto;
-		$longest = $end - $last if $end - $last > $longest;
-		$last = $end;
-	}
-	$longest = $upto - $last if $upto - $last > $longest;
-	return $longest;
-}
-
 # A large number of IDs in several sessions at once, at full speed: returns the files. sql is given
 # the count as %d.
 sub bulk
