@@ -1,17 +1,37 @@
 # make demo     see it work: a private etcd and Postgres, a table, IDs
 # make check    every test
 # make install  build and install for the Postgres of PG_CONFIG
+#
+# The long ones (see the README): make sim|mutations|model|drill|torture
 
-ifneq (,$(filter demo demo-stop check,$(MAKECMDGOALS)))
+ifneq (,$(filter demo demo-stop check sim mutations model drill torture,$(MAKECMDGOALS)))
 
 # These install the packages they need first, so nothing here may ask for Postgres.
-.PHONY: demo demo-stop check
+.PHONY: demo demo-stop check sim mutations model drill torture
 demo:
 	@tools/demo.sh start
 demo-stop:
 	@tools/demo.sh stop
 check:
 	@tools/check.sh
+# Until it is interrupted; or SECONDS=60, or SCHEDULES=100000 FIRST_SEED=1.
+sim:
+	@tools/packages.sh sim
+	@$(MAKE) -s -C test/sim run SCHEDULES=$(or $(SCHEDULES),999999999) \
+	    FIRST_SEED=$(or $(FIRST_SEED),$(shell date +%s)00000) SECONDS=$(SECONDS)
+mutations:
+	@tools/packages.sh sim
+	@$(MAKE) -s -C test/sim mutations
+model:
+	@tools/packages.sh model
+	@test/model/run.sh
+drill:
+	@tools/packages.sh drill
+	@test/drills/run.sh drill $(DRILL)
+torture:
+	@tools/packages.sh drill
+	@SEED='$(SEED)' RATE='$(RATE)' FAULTS='$(FAULTS)' EVERY='$(EVERY)' \
+	    test/drills/run.sh torture $(or $(SECONDS),300)
 
 else
 

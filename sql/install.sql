@@ -27,7 +27,7 @@ SELECT oid::regprocedure AS function, pg_get_function_arguments(oid) AS argument
 FROM pg_proc
 WHERE proname LIKE 'snowflake%' AND proname <> 'snowflake_stat' ORDER BY proname;
 
--- Everybody may use all of it.
+-- Everybody may use all of it but what is for superusers.
 CREATE ROLE regress_snowflake_nobody;
 SELECT proname FROM pg_proc
 WHERE proname LIKE 'snowflake%' AND NOT has_function_privilege('regress_snowflake_nobody', oid, 'EXECUTE');

@@ -5,6 +5,7 @@ SET TimeZone = 'UTC';
 \set SHOW_CONTEXT never
 DO $$
 BEGIN
+    PERFORM snowflake_init_region();
     FOR i IN 1..600 LOOP
         EXIT WHEN snowflake_ready();
         PERFORM pg_sleep(0.1);

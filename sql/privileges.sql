@@ -4,6 +4,7 @@ SET client_min_messages = warning;
 CREATE EXTENSION snowflake;
 DO $$
 BEGIN
+    PERFORM snowflake_init_region();
     FOR i IN 1..600 LOOP
         EXIT WHEN snowflake_ready();
         PERFORM pg_sleep(0.1);

@@ -81,6 +81,20 @@ RETURN id >= snowflake_floor("from") AND id < snowflake_floor(upto);
 COMMENT ON FUNCTION snowflake_between(bigint, timestamptz, timestamptz) IS
 'whether a snowflake ID lies in the half-open range of time [from, upto); uses indexes on id';
 
+-- Administration
+
+CREATE FUNCTION snowflake_init_region() RETURNS void
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE EXECUTE ON FUNCTION snowflake_init_region() FROM PUBLIC;
+COMMENT ON FUNCTION snowflake_init_region() IS
+'says that the region''s etcd never held IDs, so that the first server of all mints without a pause';
+
+CREATE FUNCTION snowflake_raise_marks(until timestamptz) RETURNS void
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+REVOKE EXECUTE ON FUNCTION snowflake_raise_marks(timestamptz) FROM PUBLIC;
+COMMENT ON FUNCTION snowflake_raise_marks(timestamptz) IS
+'raises every mark of the region, so that a worker number claimed from now on mints only later than that';
+
 -- State
 
 CREATE FUNCTION snowflake_stat(

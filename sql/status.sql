@@ -4,6 +4,7 @@ CREATE EXTENSION snowflake;
 SET TimeZone = 'UTC';
 DO $$
 BEGIN
+    PERFORM snowflake_init_region();
     FOR i IN 1..600 LOOP
         EXIT WHEN snowflake_ready();
         PERFORM pg_sleep(0.1);

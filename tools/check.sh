@@ -1,7 +1,7 @@
 #!/bin/bash
 # check.sh: builds everything with warnings as errors and runs every test, touching nothing of the
 # system but missing Debian packages.
-# check.sh unit|regress|tap|binary [name...]: one suite, or some tests of it
+# check.sh unit|regress|tap|sim|binary [name...]: one suite, or some tests of it
 #     unit 'Generator*'      regress decode      tap test/t/010_mint.pl
 # shellcheck disable=SC2317 # functions that are handed to others as commands
 set -euo pipefail
@@ -20,8 +20,8 @@ suite=${1:-all}
 [ $# -eq 0 ] || shift
 names=("$@")
 case $suite in
-    all | unit | regress | tap | binary) ;;
-    *) echo "usage: $0 [unit|regress|tap|binary [name...]]" >&2; exit 2 ;;
+    all | unit | regress | tap | sim | binary) ;;
+    *) echo "usage: $0 [unit|regress|tap|sim|binary [name...]]" >&2; exit 2 ;;
 esac
 wants() { [ "$suite" = all ] || [ "$suite" = "$1" ]; }
 
@@ -176,10 +176,16 @@ exec 9>build/lock
 flock 9
 if wants regress || wants tap || wants binary; then build extension build_extension; fi
 if wants unit; then build unit make -s -C test -j"$jobs" unit; fi
-if wants tap; then build idcheck make -s -C test idcheck; fi
+if wants sim; then build sim make -s -C test/sim -j"$jobs"; fi
+if wants tap; then
+    build idcheck make -s -C test idcheck
+    build clockshim make -s -C test/drills clockshim
+fi
 mkdir -p "$src/build"
 tar --exclude='*.o' --exclude='*.d' -cf - sql expected test | tar -C "$src" --no-same-owner -xf -
-[ ! -e build/idcheck ] || cp build/idcheck "$src/build/"
+for file in build/idcheck build/sim/sim build/drills/{clockshim.so,clockctl,slowdns.so}; do
+    [ ! -e "$file" ] || install -D "$file" "$src/$file"
+done
 if [ -d build/unit ]; then (cd build && find unit -name unit_tests | tar -cf - -T -) | tar -C "$src/build" -xf -; fi
 exec 9>&-
 chmod -R a+rX "$tmp"
@@ -248,6 +254,18 @@ unit() {
 }
 if wants unit; then
     for variant in plain tsan asan; do unit "$variant"; done
+fi
+
+# ---- the simulator: so many schedules, a promise broken in none of them
+
+if wants sim; then
+    schedules=100000
+    announce "sim: $schedules schedules"
+    if run "$log/sim.log" in_tests 600 "$src/build/sim/sim" --schedules "$schedules"; then
+        result sim 1 0 0 "$log/sim.log"
+    else
+        result sim 0 1 0 "$log/sim.log"
+    fi
 fi
 
 # ---- regress
@@ -319,7 +337,7 @@ tap() {
     announce "tap: $name"
     test_env=(PERL5LIB="$pgxs/src/test/perl:$src/test/t/lib" PG_REGRESS="$pgxs/src/test/regress/pg_regress"
         TESTDIR="$run/tap/$name" TESTDATADIR="$run/tap/$name/tmp_check" TESTLOGDIR="$run/tap/$name/tmp_check/log"
-        IDCHECK="$src/build/idcheck" SNOWFLAKE_FULL="${SNOWFLAKE_FULL:-}")
+        IDCHECK="$src/build/idcheck" DRILLS_PROGRAMS="$src/build/drills" SNOWFLAKE_FULL="${SNOWFLAKE_FULL:-}")
     as_server mkdir -p "$run/tap/$name"
     run "$file" in_tests 900 prove --norc --merge -v "test/t/$name.pl" || status=$?
     good=$(sed -nE 's/^Files=1, Tests=([0-9]+),.*$/\1/p' "$file")

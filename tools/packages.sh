@@ -1,11 +1,12 @@
 #!/bin/bash
-# packages.sh demo|check|bench: installs the Debian packages that are missing for it, and says which.
+# packages.sh demo|check|sim|model|drill: installs the Debian packages that are missing for it, and says
+# which.
 # With all of them there it says nothing and asks no network.
 set -euo pipefail
 
 case ${1:-} in
-    demo | check | bench) what=$1 ;;
-    *) echo "usage: $0 demo|check|bench" >&2; exit 2 ;;
+    demo | check | sim | model | drill) what=$1 ;;
+    *) echo "usage: $0 demo|check|sim|model|drill" >&2; exit 2 ;;
 esac
 
 # The newest Postgres that is installed, or else the one of Debian 12.
@@ -13,14 +14,21 @@ major=$(find /usr/lib/postgresql -path '*/bin/postgres' 2>/dev/null | cut -d/ -f
 major=${major:-15}
 
 # libc6-dev is only recommended by g++'s chain of packages, and --no-install-recommends is used below.
-packages=(g++ libc6-dev make libcurl4-openssl-dev libssl-dev nlohmann-json3-dev etcd-server etcd-client)
-# Somebody who names a pg_config brings a Postgres of their own.
-if [ -z "${PG_CONFIG:-}" ]; then
-    packages+=("postgresql-$major" "postgresql-server-dev-$major")
-fi
+packages=(g++ libc6-dev make)
+case $what in
+    demo | check | drill)
+        packages+=(libcurl4-openssl-dev libssl-dev nlohmann-json3-dev etcd-server etcd-client)
+        # Somebody who names a pg_config brings a Postgres of their own.
+        if [ -z "${PG_CONFIG:-}" ]; then
+            packages+=("postgresql-$major" "postgresql-server-dev-$major")
+        fi
+        ;;
+esac
 case $what in
     check) packages+=(libgtest-dev perl libipc-run-perl openssl util-linux procps binutils) ;;
-    bench) packages+=(libbenchmark-dev) ;;
+    drill) packages+=(libpq-dev perl libipc-run-perl util-linux procps) ;;
+    sim) packages+=(perl) ;;
+    model) packages+=(gcc spin) ;;
 esac
 
 missing=()

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/clock_guard.hpp"
+
 namespace snowflake {
 namespace {
 
@@ -17,12 +19,23 @@ constexpr NodeId node_in(uint64_t word) noexcept { return static_cast<NodeId>(wo
 
 constexpr Issue refuse(Refusal why, int64_t wait_ms = 0) noexcept { return {why, 0, 0, wait_ms}; }
 
-/// The rules of issue() on one reading of the two words.
-Issue judge(uint64_t last, uint64_t fence, WallTime now, int n) noexcept {
+/// Whether the wall clock gained more on the boot clock than was validated. Idle time passes this, a
+/// jump does not.
+bool jumped(WallTime now, BootTime boot, int64_t validated_offset_ms) noexcept {
+  return validated_offset_ms != 0 && now.unix_ms - boot.ms - validated_offset_ms > kMaxJumpMs;
+}
+
+/// The rules of issue() on one reading of the words.
+Issue judge(uint64_t last, uint64_t fence, const std::atomic<int64_t> &clock_offset_ms, WallTime now,
+            BootClock boot_clock, int n) noexcept {
   const int64_t now_ms = now.unix_ms - kEpochUnixMs;
   if (now_ms < 0 || now_ms > kLastMs) return refuse(Refusal::kBadClock);
   // Invariant 3. The worker may be frozen in mid-change, so this is an answer, not a spin.
   if (fence == 0 || node_in(last) != node_in(fence)) return refuse(Refusal::kNoClaim);
+
+  if (now_ms - ms_of_tick(value_of(last)) > kMaxJumpMs &&
+      jumped(now, boot_clock(), clock_offset_ms.load(std::memory_order_relaxed)))
+    return refuse(Refusal::kJump);
 
   const int64_t first = std::max(value_of(last) + 1, first_tick(now_ms));
   const int64_t end_ms = ms_of_tick(first + n - 1);
@@ -34,14 +47,14 @@ Issue judge(uint64_t last, uint64_t fence, WallTime now, int n) noexcept {
 
 }  // namespace
 
-Issue Generator::issue(WallTime now, int n) noexcept {
+Issue Generator::issue(WallTime now, BootClock boot_clock, int n) noexcept {
   // acquire on `last` pairs with the release of install()'s swap: whoever sees the new node in
   // `last` sees, in the load of `fence` that follows, nothing older than the fence that stood when
   // install() began. A fence of an earlier holding of the same number can't come back.
   uint64_t last_seen = last.value.load(std::memory_order_acquire);
   for (;;) {
     const uint64_t fence_seen = fence.value.load(std::memory_order_acquire);
-    const Issue answer = judge(last_seen, fence_seen, now, n);
+    const Issue answer = judge(last_seen, fence_seen, clock_offset_ms, now, boot_clock, n);
     if (answer.refusal == Refusal::kNoClaim) {
       // A whole change of number between the two loads looks like one half done: look again.
       const uint64_t last_now = last.value.load(std::memory_order_acquire);
@@ -58,9 +71,10 @@ Issue Generator::issue(WallTime now, int n) noexcept {
   }
 }
 
-Issue Generator::probe(WallTime now, int n) const noexcept {
+Issue Generator::probe(WallTime now, BootClock boot_clock, int n) const noexcept {
   const uint64_t last_seen = last.value.load(std::memory_order_acquire);
-  return judge(last_seen, fence.value.load(std::memory_order_acquire), now, n);
+  return judge(last_seen, fence.value.load(std::memory_order_acquire), clock_offset_ms, now,
+               boot_clock, n);
 }
 
 void Generator::install(NodeId node, int64_t floor_ms, int64_t mark_ms) noexcept {

@@ -34,6 +34,7 @@ enum class Refusal : uint8_t {
   kNoClaim,   // no fence, or the worker number is just changing: wait for the background worker
   kFence,     // the reserved time is used up: wait for the background worker
   kLead,      // the clock is behind the last tick, or a burst above 4,096,000 a second: wait
+  kJump,      // the clock is ahead of what the background worker validated: wait for it
   kBadClock,  // the clock is before the epoch or past the layout's end
 };
 
@@ -53,6 +54,10 @@ struct alignas(128) Word {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "must work between processes");
 
+/// Reads CLOCK_BOOTTIME. Asked only when the wall clock is more than kMaxJumpMs past the last tick:
+/// after idle time or a jump, never in a run of calls.
+using BootClock = BootTime (*)();
+
 /// All zero is a valid start: no claim.
 struct Generator {
   /// tick (53 bits) | node (10 bits). Written by issue() and install(), by swap only.
@@ -60,12 +65,15 @@ struct Generator {
   /// mark in ms since our epoch (41 bits) | node (10 bits); 0: no claim. Written by the background
   /// worker only.
   Word fence;
+  /// Wall minus boot clock in ms as last validated, 0: not yet. Written by the background worker
+  /// only. No more than a plausibility check, so nothing is ordered by it: relaxed.
+  std::atomic<int64_t> clock_offset_ms;
 
   /// Takes the next n ticks, 1 <= n <= kMaxBatch.
-  Issue issue(WallTime now, int n) noexcept;
+  Issue issue(WallTime now, BootClock boot_clock, int n) noexcept;
 
   /// What issue() would answer now, taking nothing.
-  Issue probe(WallTime now, int n) const noexcept;
+  Issue probe(WallTime now, BootClock boot_clock, int n) const noexcept;
 
   /// A new claim: from now on ticks later than every tick of `floor_ms` and of the last millisecond
   /// used by this instance, up to every tick of `mark_ms`, both in ms since our epoch. `floor_ms`

@@ -1,5 +1,7 @@
 #include "etcd/client.hpp"
 
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -9,10 +11,19 @@
 namespace snowflake::etcd {
 namespace {
 
+/// Throws std::runtime_error unless the path names a regular file, or nothing that is there: opening a
+/// pipe could wait for ever. The settings' own checks have not seen what took a file's place since.
+void refuse_pipe(const char *what, const std::string &path) {
+  struct stat found;
+  if (!path.empty() && stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode))
+    throw std::runtime_error(std::string(what) + " file \"" + path + "\" is not a regular file");
+}
+
 /// The first line of a password file, without its end. Throws std::runtime_error.
 std::string read_password(const std::string &path) {
   if (path.empty())
     throw std::runtime_error("snowflake.etcd_user is set, snowflake.etcd_password_file is not");
+  refuse_pipe("password", path);
   const std::unique_ptr<std::FILE, int (*)(std::FILE *)> file(std::fopen(path.c_str(), "r"),
                                                               std::fclose);
   char line[1024] = "";
@@ -41,6 +52,9 @@ void Client::next_step() {
   fault_.clear();
   authenticating_ = !settings_.user.empty() && token_.empty() && !auth_is_off_;
   try {
+    refuse_pipe("CA", settings_.tls.ca_file);
+    refuse_pipe("certificate", settings_.tls.cert_file);
+    refuse_pipe("key", settings_.tls.key_file);
     if (authenticating_) {
       authenticated_now_ = true;
       http_.post(endpoint() + "/v3/auth/authenticate",
@@ -61,7 +75,6 @@ bool Client::take_reply(Reply *reply, std::string *error) {
   error->clear();
   *reply = {};
   reply->failed = true;
-  bool endpoint_failed = true;
 
   if (!fault_.empty()) {
     *error = std::move(fault_);
@@ -90,17 +103,17 @@ bool Client::take_reply(Reply *reply, std::string *error) {
       return false;
     }
     *reply = reading.reply;
+    reply->date_unix_ms = result.date_unix_ms;
     *error = reading.fault;
-    endpoint_failed = reply->failed && !reading.lease_gone;
   }
 
   reply->serial = request_.serial;
   request_ = {};
-  if (reply->failed) *error = "etcd at " + endpoint() + ": " + *error;
-  if (!endpoint_failed) {
+  if (!reply->failed) {
     failed_in_a_row_ = 0;
     return true;
   }
+  *error = "etcd at " + endpoint() + ": " + *error;
   token_.clear();
   auth_is_off_ = false;
   endpoint_ = (endpoint_ + 1) % settings_.endpoints.size();

@@ -73,6 +73,8 @@ void Http::post(const std::string &url, const std::string &body, const std::stri
   if (!tls_.ca_file.empty()) curl_easy_setopt(easy_, CURLOPT_CAINFO, tls_.ca_file.c_str());
   if (!tls_.cert_file.empty()) curl_easy_setopt(easy_, CURLOPT_SSLCERT, tls_.cert_file.c_str());
   if (!tls_.key_file.empty()) curl_easy_setopt(easy_, CURLOPT_SSLKEY, tls_.key_file.c_str());
+  // Else OpenSSL asks for the pass phrase of an encrypted key at the terminal, for ever.
+  curl_easy_setopt(easy_, CURLOPT_KEYPASSWD, "");
   curl_easy_setopt(easy_, CURLOPT_ERRORBUFFER, curl_error_);
   curl_easy_setopt(easy_, CURLOPT_WRITEFUNCTION, body_arrived);
   curl_easy_setopt(easy_, CURLOPT_WRITEDATA, this);
@@ -106,12 +108,18 @@ void Http::drive(curl_socket_t fd, int events) {
     if (message->msg != CURLMSG_DONE) continue;
     const CURLcode code = message->data.result;
     result_.answered = code == CURLE_OK;
-    if (code == CURLE_OK)
+    if (code == CURLE_OK) {
       curl_easy_getinfo(easy_, CURLINFO_RESPONSE_CODE, &result_.status);
-    else
+#if LIBCURL_VERSION_NUM >= 0x075400
+      curl_header *date = nullptr;
+      if (curl_easy_header(easy_, "Date", 0, CURLH_HEADER, -1, &date) == CURLHE_OK)
+        result_.date_unix_ms = std::max<int64_t>(0, int64_t{curl_getdate(date->value, nullptr)} * 1000);
+#endif
+    } else {
       result_.error = too_long_        ? "an answer of more than 1 MiB"
                       : *curl_error_   ? curl_error_
                                        : curl_easy_strerror(code);
+    }
     abandon();
     finished_ = true;
     break;

@@ -9,6 +9,7 @@
 #include <curl/curl.h>
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ class Http {
     long status = 0;
     std::string body;
     std::string error;
+    int64_t date_unix_ms = 0;  // the Date header; 0: none
   };
 
   /// Throws std::runtime_error when libcurl cannot be had.

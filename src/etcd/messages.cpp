@@ -18,10 +18,6 @@ struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-struct LeaseGone : Fault {
-  LeaseGone() : Fault("the lease is gone") {}
-};
-
 std::string base64(const std::string &plain) {
   std::string out(4 * ((plain.size() + 2) / 3) + 1, '\0');
   const int n = EVP_EncodeBlock(reinterpret_cast<unsigned char *>(out.data()),
@@ -66,6 +62,14 @@ json compare(const std::string &key, const char *target, const char *result, con
   return {{"key", base64(key)}, {"target", target}, {"result", result}, {field, value}};
 }
 
+/// The stored time is less than the new one; on an absent key a VALUE compare never holds, so the
+/// first one compares CREATE.
+json compare_less(const std::string &key, const Request &request) {
+  return request.first
+             ? compare(key, "CREATE", "EQUAL", "create_revision", "0")
+             : compare(key, "VALUE", "LESS", "value", base64(mark_text(request.mark_unix_ms)));
+}
+
 int64_t number(const json &value, const char *what) {
   const auto &text = value.get_ref<const std::string &>();
   int64_t out = 0;
@@ -82,6 +86,12 @@ std::string value_of(const json &kv) {
   return kv.contains("value") ? unbase64(kv["value"].get_ref<const std::string &>()) : std::string();
 }
 
+Mark mark_of(const json &kv) {
+  Mark mark = parse_mark(value_of(kv));
+  mark.mod_revision = number(kv.at("mod_revision"), "mod_revision");
+  return mark;
+}
+
 /// The one key-value of the i-th operation of a transaction, a range of that key; null if absent.
 const json *key_value(const json &answer, size_t i, const std::string &key) {
   const json &found = answer.at("responses").at(i).at("response_range");
@@ -94,12 +104,19 @@ const json *key_value(const json &answer, size_t i, const std::string &key) {
 }
 Mark mark_at(const json &answer, size_t i, const std::string &key) {
   const json *kv = key_value(answer, i, key);
-  return kv == nullptr ? Mark{} : parse_mark(value_of(*kv));
+  return kv == nullptr ? Mark{} : mark_of(*kv);
 }
 /// The lease that holds the number of the claim key read first, 0: none.
 int64_t holder_of(const json &answer, const std::string &key) {
   const json *kv = key_value(answer, 0, key);
   return kv == nullptr ? 0 : lease_of(*kv);
+}
+
+/// Every answer has a header, and it the raft term of the member that gave it.
+int64_t term_of(const json &answer) {
+  const int64_t term = number(answer.at("header").at("raft_term"), "raft_term");
+  if (term <= 0) throw Fault("a header without a raft term");
+  return term;
 }
 
 void require_put(const json &answer, size_t i) {
@@ -122,14 +139,14 @@ int worker_in(const std::string &key, const std::string &folder) {
 void read_region(const json &answer, const Names &names, Reply *reply) {
   const std::string claims = region_prefix(names) + "workers/";
   const std::string marks = region_prefix(names) + "marks/";
-  if (!answer.at("header").is_object()) throw Fault("no header");
   if (!answer.contains("kvs")) return;
   for (const json &kv : answer["kvs"]) {
     const std::string key = unbase64(kv.at("key").get_ref<const std::string &>());
     if (const int claimed = worker_in(key, claims); claimed >= 0)
       reply->held[static_cast<size_t>(claimed)] = true;
     if (const int marked = worker_in(key, marks); marked >= 0)
-      reply->marks[static_cast<size_t>(marked)] = parse_mark(value_of(kv));
+      reply->marks[static_cast<size_t>(marked)] = mark_of(kv);
+    if (key == not_before_key(names)) reply->not_before = mark_of(kv);
   }
 }
 
@@ -140,22 +157,30 @@ void read_success(const Request &request, const Names &names, const json &answer
     case RequestKind::kNone:
       break;
     case RequestKind::kRevoke:
-      if (!answer.at("header").is_object()) throw Fault("no header");
+      reply->term = term_of(answer);
+      break;
+    case RequestKind::kStatus:
+      reply->term = term_of(answer);
+      reply->surplus = number(answer.at("raftIndex"), "raftIndex") -
+                       number(answer.at("header").at("revision"), "revision");
+      reply->surplus_known = true;
       break;
     case RequestKind::kReadRegion:
+      reply->term = term_of(answer);
       read_region(answer, names, reply);
       break;
     case RequestKind::kGrant:
+      reply->term = term_of(answer);
       reply->lease = number(answer.at("ID"), "ID");
       if (reply->lease == 0 || number(answer.at("TTL"), "TTL") <= 0)
         throw Fault("a lease without id or TTL");
       break;
-    case RequestKind::kKeepAlive: {
-      const json &result = answer.at("result");
-      if (!result.contains("TTL") || number(result["TTL"], "TTL") <= 0) throw LeaseGone();
+    case RequestKind::kKeepAlive:
+      // One of a lease that is gone has no TTL, and says as much of the raft term.
+      reply->term = term_of(answer.at("result"));
       break;
-    }
     case RequestKind::kClaim:
+      reply->term = term_of(answer);
       reply->applied = answer.value("succeeded", false);
       if (reply->applied)
         require_put(answer, 0);
@@ -165,13 +190,26 @@ void read_success(const Request &request, const Names &names, const json &answer
       reply->not_before = mark_at(answer, 2, not_before_key(names));
       break;
     case RequestKind::kRaise:
+      reply->term = term_of(answer);
       reply->applied = answer.value("succeeded", false);
       if (reply->applied) {
         require_put(answer, 0);
+        reply->mark.mod_revision = number(answer.at("header").at("revision"), "revision");
       } else {
         reply->lease = holder_of(answer, claim);
         reply->mark = mark_at(answer, 1, mark);
       }
+      break;
+    case RequestKind::kRaiseNotBefore:
+    case RequestKind::kRaiseOther:
+      reply->term = term_of(answer);
+      reply->applied = answer.value("succeeded", false);
+      if (reply->applied)
+        require_put(answer, 0);
+      else
+        reply->mark = mark_at(
+            answer, 0,
+            request.kind == RequestKind::kRaiseOther ? mark : not_before_key(names));
       break;
   }
 }
@@ -231,12 +269,16 @@ const char *path_of(RequestKind kind) {
       return "/v3/lease/revoke";
     case RequestKind::kReadRegion:
       return "/v3/kv/range";
+    case RequestKind::kStatus:
+      return "/v3/maintenance/status";
     case RequestKind::kGrant:
       return "/v3/lease/grant";
     case RequestKind::kKeepAlive:
       return "/v3/lease/keepalive";
     case RequestKind::kClaim:
     case RequestKind::kRaise:
+    case RequestKind::kRaiseNotBefore:
+    case RequestKind::kRaiseOther:
     case RequestKind::kNone:
       break;
   }
@@ -250,6 +292,9 @@ std::string body_of(const Request &request, const Names &names) {
   json body;
   switch (request.kind) {
     case RequestKind::kNone:
+      break;
+    case RequestKind::kStatus:
+      body = json::object();
       break;
     case RequestKind::kRevoke:
     case RequestKind::kKeepAlive:
@@ -275,16 +320,25 @@ std::string body_of(const Request &request, const Names &names) {
               {"failure", json::array({range(claim), range(mark), range(not_before_key(names))})}};
       break;
     case RequestKind::kRaise: {
-      // The second compare keeps a raise that is applied late from lowering a later mark. On an
-      // absent key a VALUE compare never holds, so the first mark compares CREATE.
-      const std::string value = mark_text(request.mark_unix_ms);
-      body = {{"compare",
-               json::array({compare(claim, "LEASE", "EQUAL", "lease", lease),
-                            request.first_mark
-                                ? compare(mark, "CREATE", "EQUAL", "create_revision", "0")
-                                : compare(mark, "VALUE", "LESS", "value", base64(value))})},
-              {"success", json::array({put(mark, value)})},
+      // LESS keeps a raise that is applied late from lowering a later mark; GREATER, one below the
+      // mark as last confirmed, keeps it off an etcd that has forgotten that.
+      json compares = json::array({compare(claim, "LEASE", "EQUAL", "lease", lease)});
+      compares.push_back(compare_less(mark, request));
+      if (request.least_unix_ms > 0 && !request.first)
+        compares.push_back(compare(mark, "VALUE", "GREATER", "value",
+                                   base64(mark_text(request.least_unix_ms - 1))));
+      body = {{"compare", compares},
+              {"success", json::array({put(mark, mark_text(request.mark_unix_ms))})},
               {"failure", json::array({range(claim), range(mark)})}};
+      break;
+    }
+    case RequestKind::kRaiseNotBefore:
+    case RequestKind::kRaiseOther: {
+      const std::string key =
+          request.kind == RequestKind::kRaiseOther ? mark : not_before_key(names);
+      body = {{"compare", json::array({compare_less(key, request)})},
+              {"success", json::array({put(key, mark_text(request.mark_unix_ms))})},
+              {"failure", json::array({range(key)})}};
       break;
     }
   }
@@ -308,9 +362,6 @@ Reading read_answer(const Request &request, const Names &names, long http_status
       if (!answer.is_object()) throw Fault("an answer that is no JSON object: " + excerpt(body));
       read_success(request, names, answer, &out.reply);
       return out;
-    } catch (const LeaseGone &fault) {
-      out.fault = fault.what();
-      out.lease_gone = true;
     } catch (const Fault &fault) {
       out.fault = fault.what();
     } catch (const json::exception &fault) {
@@ -325,6 +376,8 @@ Reading read_answer(const Request &request, const Names &names, long http_status
     out.token_refused = contains(error, "invalid auth token") ||
                         contains(error, "user name is empty") ||
                         contains(error, "revision of auth store is old");
+    // An etcd that does not let this user ask is believed without.
+    if (request.kind == RequestKind::kStatus && !out.token_refused) return {};
   }
   out.reply.failed = true;
   return out;

@@ -36,13 +36,11 @@ std::string body_of(const Request &request, const Names &names);
 std::string authenticate_body(const std::string &user, const std::string &password);
 
 /// A reading of an answer. `fault` empty: `reply` holds, but for its serial. Else it says what was
-/// wrong, reply.failed is set, `token_refused` tells that a fresh token may mend it, and `lease_gone`
-/// that a keepalive was answered well, with that news.
+/// wrong, reply.failed is set, and `token_refused` tells that a fresh token may mend it.
 struct Reading {
   Reply reply;
   std::string fault;
   bool token_refused = false;
-  bool lease_gone = false;
 };
 
 /// Never throws on any bytes (but std::bad_alloc). An answer of which any needed part is missing or

@@ -1,4 +1,5 @@
 // The SQL functions: minting, decoding, and the bounds of ranges.
+#include "core/lease.hpp"
 #include "pg/pg.hpp"
 #include "pg/settings.hpp"
 #include "pg/shmem.hpp"
@@ -60,6 +61,17 @@ const char *time_text(int64_t unix_ms) {
                        "run, set \"snowflake.max_clock_error\" to 0 and reload the "
                        "configuration.")));
       break;
+    case Phase::kQuarantined:
+      ereport(ERROR,
+              (errcode(kState), errmsg("no ID can be minted before %s",
+                                       timestamptz_to_str(status.quarantined_until)),
+               errdetail("Nothing shows that etcd remembers all that it has confirmed: it may be new, "
+                         "wiped, or restored from a backup. By that time every server that it could "
+                         "have forgotten has used up its reserve."),
+               errhint("Minting then starts by itself. If this etcd never held IDs of region %d, a "
+                       "superuser can start it now with SELECT snowflake_init_region().",
+                       settings.region)));
+      break;
     case Phase::kNoWorkerFree:
       ereport(ERROR,
               (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
@@ -70,6 +82,13 @@ const char *time_text(int64_t unix_ms) {
                        "one use another region.")));
       break;
     case Phase::kStarting:
+      if (status.pid != 0) break;
+      ereport(ERROR,
+              (errcode(kState), errmsg("this server has no worker number"),
+               errdetail("The background worker of snowflake does not run."),
+               errhint("It starts a moment after the server. If it stays away, the server log says "
+                       "why; \"max_worker_processes\" may be too low.")));
+      break;
     case Phase::kClaiming:
     case Phase::kHolding:
       break;
@@ -95,6 +114,16 @@ const char *time_text(int64_t unix_ms) {
                                 time_text(kEpochUnixMs), time_text(kEpochUnixMs + kLastMs)),
                       errhint("Set the clock of this machine right.")));
       break;
+    case Refusal::kJump:
+      ereport(ERROR,
+              (errcode(kState), errmsg("the clock jumped ahead and is not believed"),
+               errdetail("It shows %s, " INT64_FORMAT " ms more than the time since boot accounts for.",
+                         time_text(now.unix_ms),
+                         now.unix_ms - boot_now().ms -
+                             surviving->generator.clock_offset_ms.load(std::memory_order_relaxed)),
+               errhint("Minting goes on when the clock is set back, or vouched for by the kernel's "
+                       "time discipline or, where that is not asked, by etcd.")));
+      break;
     case Refusal::kLead: {
       const int64_t lead = surviving->generator.last_ms() + kEpochUnixMs - now.unix_ms;
       ereport(ERROR,
@@ -108,7 +137,8 @@ const char *time_text(int64_t unix_ms) {
       break;
     }
     case Refusal::kFence:
-      if (status.phase == Phase::kNoWorkerFree) refuse_no_claim(status);
+      if (status.phase == Phase::kNoWorkerFree || status.phase == Phase::kQuarantined)
+        refuse_no_claim(status);
       ereport(ERROR,
               (errcode(kState),
                errmsg("the reserved time of worker number %d is used up",
@@ -131,6 +161,7 @@ void count_refusal(Refusal why) {
   Counters &mine = my_counters();
   switch (why) {
     case Refusal::kBadClock:
+    case Refusal::kJump:
     case Refusal::kLead:
       return count(mine.refused_clock, 1);
     case Refusal::kFence:
@@ -172,7 +203,7 @@ Issue wait_and_issue(int n, Issue answer, WallTime now) {
     ResetLatch(MyLatch);
     CHECK_FOR_INTERRUPTS();
     now = wall_now();
-    answer = surviving->generator.issue(now, n);
+    answer = surviving->generator.issue(now, boot_now, n);
   }
   if (waited) count(my_counters().wait_us, static_cast<uint64_t>(steady_us() - start));
   if (answer.refusal != Refusal::kNone) {
@@ -186,10 +217,59 @@ Issue wait_and_issue(int n, Issue answer, WallTime now) {
 Issue issue_or_refuse(int n) {
   if (unlikely(shared == nullptr)) refuse_not_loaded();
   const WallTime now = wall_now();
-  Issue answer = surviving->generator.issue(now, n);
+  Issue answer = surviving->generator.issue(now, boot_now, n);
   if (unlikely(answer.refusal != Refusal::kNone)) answer = wait_and_issue(n, answer, now);
   count(my_counters().issued, static_cast<uint64_t>(n));
   return answer;
+}
+
+/// Has the background worker do what only it can, and waits for it.
+void command(Command::Kind kind, int64_t until_unix_ms) {
+  constexpr int64_t kLongestUs = 15 * 1000 * 1000;
+  constexpr long kLookMs = 50;
+  if (shared == nullptr) refuse_not_loaded();
+  LWLockAcquire(status_lock, LW_EXCLUSIVE);
+  const bool busy = shared->command.kind != Command::kNone && !shared->command.answered;
+  if (!busy) {
+    memset(&shared->command, 0, sizeof shared->command);
+    shared->command.kind = kind;
+    shared->command.until_unix_ms = until_unix_ms;
+  }
+  LWLockRelease(status_lock);
+  if (busy)
+    ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
+                    errmsg("another command to the snowflake worker is under way"),
+                    errhint("Try again in some seconds.")));
+
+  Command result = {};
+  WorkerStatus status = {};
+  const int64_t start = steady_us();
+  PG_TRY();
+  {
+    while (!result.answered && steady_us() - start < kLongestUs) {
+      (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, kLookMs,
+                      PG_WAIT_EXTENSION);
+      ResetLatch(MyLatch);
+      CHECK_FOR_INTERRUPTS();
+      LWLockAcquire(status_lock, LW_SHARED);
+      result = shared->command;
+      status = shared->status;
+      LWLockRelease(status_lock);
+    }
+  }
+  PG_FINALLY();
+  {
+    // Answered, given up or cancelled: the place is free.
+    LWLockAcquire(status_lock, LW_EXCLUSIVE);
+    shared->command.kind = Command::kNone;
+    LWLockRelease(status_lock);
+  }
+  PG_END_TRY();
+  if (result.answered && result.good) return;
+  ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                  result.answered ? errmsg("%s", result.refusal)
+                                  : errmsg("the snowflake worker did not get to it within 15 s"),
+                  errhint("pg_stat_snowflake shows the worker's state and its last error.")));
 }
 
 int64_t checked_id(int64_t id) {
@@ -222,7 +302,8 @@ int checked_field(const char *name, int value, int limit) {
   if (value < 0 || value >= limit)
     ereport(ERROR, (errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
                     errmsg("%s %d is out of range", name, value),
-                    errdetail("A snowflake ID has room for 0 to %d.", limit - 1)));
+                    errdetail("A snowflake ID has room for 0 to %d.", limit - 1),
+                    errhint("Give a value within that range.")));
   return value;
 }
 
@@ -259,7 +340,8 @@ SQL_FUNCTION(snowflake_nextvals) {
     if (n < 1 || n > kMaxBatch)
       ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                       errmsg("%d IDs can't be minted in one call", n),
-                      errdetail("The count must be from 1 to %d.", kMaxBatch)));
+                      errdetail("The count must be from 1 to %d.", kMaxBatch),
+                      errhint("Call it several times for more.")));
     const Issue answer = issue_or_refuse(n);
     call->max_calls = static_cast<uint64>(n);
     call->user_fctx = MemoryContextAlloc(call->multi_call_memory_ctx, sizeof(Issue));
@@ -293,6 +375,24 @@ SQL_FUNCTION(snowflake_nextvals_support) {
 SQL_FUNCTION(snowflake_ready) {
   (void)fcinfo;
   PG_RETURN_BOOL(shared != nullptr && would_succeed(wall_now()));
+}
+
+SQL_FUNCTION(snowflake_init_region) {
+  (void)fcinfo;
+  command(Command::kInitRegion, 0);
+  PG_RETURN_VOID();
+}
+
+SQL_FUNCTION(snowflake_raise_marks) {
+  const int64_t until = checked_ms(PG_GETARG_TIMESTAMPTZ(0)) + kEpochUnixMs;
+  // One a day ahead would be taken for a mistake, and close its worker number.
+  if (until >= wall_now().unix_ms + kAbsurdMarkMs)
+    ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+                    errmsg("marks can be raised by less than a day"),
+                    errdetail("The time is %s, now it is %s.", time_text(until),
+                              time_text(wall_now().unix_ms))));
+  command(Command::kRaiseMarks, until);
+  PG_RETURN_VOID();
 }
 
 SQL_FUNCTION(snowflake_time) { PG_RETURN_TIMESTAMPTZ(time_of_id(PG_GETARG_INT64(0))); }

@@ -35,7 +35,7 @@ void _PG_init(void) {
 
 void snowflake_worker_main(Datum) {
   using namespace snowflake::pg;
-  const WorkerContext context = {&settings, shared, status_lock, surviving};
+  const WorkerContext context = {{}, &settings, shared, status_lock, surviving};
   const auto run = reinterpret_cast<WorkerRun>(
       load_external_function(kWorkerLibrary, kWorkerFunction, true, nullptr));
   run(&context);

@@ -1,3 +1,4 @@
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <string>
@@ -37,6 +38,7 @@ bool check_prefix(char **value, void **, GucSource) {
   if (good) return true;
   GUC_check_errdetail("A key prefix begins with \"/\", does not end with it, and has 2 to 200 "
                       "printable ASCII characters.");
+  GUC_check_errhint("The default is \"/idgen\".");
   return false;
 }
 
@@ -44,8 +46,12 @@ bool check_file(char **value, void **, GucSource) {
   // A parallel worker takes over what its leader has: a file that is gone by now is no reason to
   // fail its query.
   if ((*value)[0] == '\0' || InitializingParallelWorker) return true;
-  if (access(*value, R_OK) == 0) return true;
-  GUC_check_errdetail("File \"%s\" can't be read by the server: %s.", *value, strerror(errno));
+  // Reading a pipe could block the background worker for ever.
+  struct stat found;
+  const bool there = access(*value, R_OK) == 0 && stat(*value, &found) == 0;
+  if (there && S_ISREG(found.st_mode)) return true;
+  GUC_check_errdetail("File \"%s\" can't be read by the server: %s.", *value,
+                      there ? "it is not a regular file" : strerror(errno));
   GUC_check_errhint("Name a file that the user who runs the server may read.");
   return false;
 }
@@ -63,6 +69,7 @@ void require(bool taken, const char *name, const char *text) {
   ereport(FATAL,
           (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
            errmsg("invalid value for parameter \"%s\": \"%s\"", name, text),
+           errdetail("The server does not start with its default instead, which may be another's."),
            errhint("The warning before this line says what is allowed.")));
 }
 
@@ -100,7 +107,10 @@ void refuse_unknown() {
     if ((all[i]->flags & GUC_CUSTOM_PLACEHOLDER) != 0 &&
         pg_strncasecmp(all[i]->name, kPrefix, strlen(kPrefix)) == 0)
       ereport(FATAL, (errcode(ERRCODE_UNDEFINED_OBJECT),
-                      errmsg("unrecognized configuration parameter \"%s\"", all[i]->name)));
+                      errmsg("unrecognized configuration parameter \"%s\"", all[i]->name),
+                      errdetail("With a misspelt name its default would be in force, which may be "
+                                "another region's."),
+                      errhint("Look for the name in the table of settings of snowflake's README.")));
 }
 
 }  // namespace
@@ -137,7 +147,8 @@ void define_settings() {
              GUC_UNIT_MS, "How far ahead of the clock time is reserved in etcd.",
              "So long etcd may be away without a caller noticing.");
   define_int("snowflake.renew_interval", &settings.renew_interval_ms, 1000, 50, 600 * 1000,
-             PGC_SIGHUP, GUC_UNIT_MS, "Time between two renewals of the reserve.");
+             PGC_SIGHUP, GUC_UNIT_MS, "Time between two renewals of the reserve.",
+             "A third of snowflake.reserve, if that is less.");
   define_int("snowflake.max_wait", &settings.max_wait_ms, 100, 0, 3600 * 1000, PGC_USERSET,
              GUC_UNIT_MS, "Longest that a call waits before it refuses; 0: never.");
   define_int("snowflake.max_clock_error", &settings.max_clock_error_ms, 10, 0, 1000, PGC_SIGHUP,

@@ -13,6 +13,7 @@ enum class Phase : int32_t {
   kStandby,
   kClockUnsafe,
   kClaiming,
+  kQuarantined,
   kNoWorkerFree,
   kHolding,
 };
@@ -29,9 +30,19 @@ struct WorkerStatus {
   TimestampTz claimed_at;  // 0: never, as the next
   TimestampTz last_renewal;
   TimestampTz last_error_at;
+  TimestampTz quarantined_until;  // holds in kQuarantined
   char reason[256];  // why there is no ID, or may soon be none: a sentence for DETAIL; "" for nothing
   char last_error[512];
   char endpoint[256];
+};
+
+/// What a superuser asks of the background worker. Guarded by status_lock; one at a time.
+struct Command {
+  enum Kind : int32_t { kNone, kInitRegion, kRaiseMarks } kind;
+  bool answered;
+  bool good;
+  int64_t until_unix_ms;  // kRaiseMarks
+  char refusal[256];      // answered and not good: why
 };
 
 /// Counts of one process slot. Written by the process that has the slot, without a lock: relaxed
@@ -48,6 +59,7 @@ struct alignas(128) Counters {
 /// Starts anew, zeroed, after a crash of any process of the instance.
 struct Shared {
   WorkerStatus status;
+  Command command;
   int32_t slots;
   Counters counters[FLEXIBLE_ARRAY_MEMBER];
 };

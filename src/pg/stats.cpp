@@ -6,7 +6,7 @@
 namespace snowflake::pg {
 
 bool would_succeed(WallTime now) {
-  const Issue answer = surviving->generator.probe(now, 1);
+  const Issue answer = surviving->generator.probe(now, boot_now, 1);
   return answer.refusal == Refusal::kNone ||
          (answer.refusal == Refusal::kLead && answer.wait_ms <= settings.max_wait_ms);
 }
@@ -16,8 +16,9 @@ namespace {
 /// From the two words and the clock at this moment; the worker's phase only says why not.
 const char *state_text(Phase phase, WallTime now) {
   if (would_succeed(now)) return "issuing";
-  const Refusal why = surviving->generator.probe(now, 1).refusal;
-  if (why == Refusal::kLead || why == Refusal::kBadClock) return "clock_unsafe";
+  const Refusal why = surviving->generator.probe(now, boot_now, 1).refusal;
+  if (why == Refusal::kLead || why == Refusal::kJump || why == Refusal::kBadClock)
+    return "clock_unsafe";
   switch (phase) {
     case Phase::kStarting:
       return "starting";
@@ -27,6 +28,8 @@ const char *state_text(Phase phase, WallTime now) {
       return "standby";
     case Phase::kClockUnsafe:
       return "clock_unsafe";
+    case Phase::kQuarantined:
+      return "quarantined";
     case Phase::kNoWorkerFree:
       return "no_worker_free";
     case Phase::kClaiming:
@@ -86,16 +89,17 @@ Datum snowflake_stat(PG_FUNCTION_ARGS) {
 
   if (shared == nullptr) {
     row.add(CStringGetTextDatum("disabled"));
-    while (row.n < Row::kColumns) row.add(Datum{0}, false);
+    while (row.n < Row::kColumns - 1) row.add(Datum{0}, false);
+    row.add_text("\"shared_preload_libraries\" does not contain \"snowflake\".", true);
   } else {
     const bool all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
     WorkerStatus status;
     read_status(&status);
     const Generator &generator = surviving->generator;
-    const WallTime now = wall_now();
     const int64_t fence = generator.fence_ms();
     const bool claimed = fence != 0;
     const int64_t last = generator.last_ms();
+    const WallTime now = wall_now();  // the last: sessions move on meanwhile
 
     row.add(CStringGetTextDatum(state_text(status.phase, now)));
     row.add(Int32GetDatum(settings.region));
@@ -121,7 +125,8 @@ Datum snowflake_stat(PG_FUNCTION_ARGS) {
     row.add(Float8GetDatum(static_cast<double>(total(&Counters::wait_us)) / 1000));
     row.add_number(status.claims);
     row.add(Int32GetDatum(status.pid), all && status.pid != 0);
-    row.add_text(status.reason, all);
+    row.add_text(status.pid == 0 ? "The background worker of snowflake does not run." : status.reason,
+                 all);
   }
   PG_RETURN_DATUM(HeapTupleGetDatum(
       heap_form_tuple(BlessTupleDesc(descriptor), row.values, row.nulls)));

@@ -4,9 +4,13 @@
 // since it may start a resolver thread, which inherits the mask and must run no handler of ours.
 #include "pg/worker.hpp"
 
-#include <csignal>
-#include <string>
 #include <sys/timex.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <csignal>
+#include <cstdio>
+#include <string>
 
 #include "core/clock_guard.hpp"
 #include "core/lease.hpp"
@@ -18,15 +22,22 @@ namespace snowflake::pg {
 namespace {
 
 /// A stop waits so long for etcd to take the number back.
-constexpr int64_t kFarewellMs = 1000;
+constexpr int64_t kFarewellMs = 1500;
 /// Between looks at what no signal tells: the end of recovery, the kernel's clock.
 constexpr int64_t kLookMs = 250;
 /// The loop is not left alone for longer, for no reason but caution.
 constexpr int64_t kLongestMs = 60 * 1000;
 /// An outage of etcd is logged when it begins, when it ends, and so often in between.
 constexpr int64_t kRepeatMs = 60 * 1000;
+/// Where the kernel is not asked, an answer of etcd whose Date is this near vouches for the clock.
+constexpr int64_t kDateMs = 2000;
 /// A warning is due when less than this is left before the mark (or half of a short reserve).
 constexpr int64_t kWarnMs = 10 * 1000;
+
+/// Three renewals must fit the reserve, or it would run out between two of them.
+int64_t beat_ms(const Settings &settings) {
+  return std::min<int64_t>(settings.renew_interval_ms, settings.reserve_ms / 3);
+}
 
 /// Everything that the loop keeps. Made once, never destroyed: Postgres leaves this process by
 /// longjmp and exit.
@@ -38,7 +49,9 @@ struct Agent {
   Phase phase = Phase::kStarting;
   WorkerStatus status = {};
   KernelClock kernel = {};
-  int64_t kernel_read_at = 0;     // boot ms
+  ClockGuard guard;
+  bool jumped = false;             // as far as it has been logged
+  uint64_t rollbacks = 0;          // likewise
   int64_t standby_read_at = 0;    // boot ms
   bool standby = true;
   RequestKind sent = RequestKind::kNone;  // the last request
@@ -47,6 +60,8 @@ struct Agent {
   bool failing = false;           // etcd has not answered since failing_since
   int64_t failing_since = 0;      // boot ms, as the next
   int64_t failure_logged_at = 0;
+  bool started = false;           // the lease of an earlier life is handed to `lease`
+  bool obeying = false;           // a command is under way
   bool warned = false;            // of a mark that comes near
   bool fenced = false;            // the log says that the reserve is used up
   bool behind = false;            // the log says that the clock was set back
@@ -54,10 +69,9 @@ struct Agent {
 
   explicit Agent(const WorkerContext *c)
       : context(c),
-        lease({c->settings->region, c->settings->reserve_ms, c->settings->renew_interval_ms}) {}
+        lease({c->settings->region, c->settings->reserve_ms, beat_ms(*c->settings)}),
+        guard(c->surviving->generator.clock_offset_ms.load(std::memory_order_relaxed)) {}
 };
-
-Times read_clocks() { return {wall_now(), boot_now()}; }
 
 /// Drives C++ that uses libcurl, with all signals blocked. What it throws ends this process; the
 /// next one starts within a second and revokes the lease.
@@ -80,6 +94,36 @@ KernelClock read_kernel_clock() {
   return {true, t.offset / unit, t.esterror, t.maxerror};
 }
 
+/// Tells backends which clock is believed, and the log when it changes.
+void take_guard(Agent *agent) {
+  agent->context->surviving->generator.clock_offset_ms.store(agent->guard.offset_ms(),
+                                                             std::memory_order_relaxed);
+  const int64_t jump = agent->guard.jumped_ms();
+  if ((jump != 0) == agent->jumped) return;
+  agent->jumped = jump != 0;
+  if (agent->jumped)
+    ereport(WARNING, (errmsg("the clock jumped ahead by %.3f s; snowflake does not believe it",
+                             static_cast<double>(jump) / 1000),
+                      errhint("Minting goes on when it is set back, or vouched for by the kernel's time "
+                              "discipline or, where that is not asked, by etcd.")));
+  else
+    ereport(LOG, (errmsg("snowflake believes the clock again")));
+}
+
+/// Reads the clocks. The wall clock is what is believed of it: all that the lease decides, it
+/// decides by that.
+Times look(Agent *agent) {
+  const Times now = {wall_now(), boot_now()};
+  agent->kernel = read_kernel_clock();
+  const int64_t limit_us = int64_t{agent->context->settings->max_clock_error_ms} * 1000;
+  // The first look at a time that no ID can carry is nothing to hold later ones against.
+  if (agent->guard.offset_ms() != 0 || in_layout(now.wall))
+    agent->guard.observe(
+        now, limit_us != 0 && judge_clock(agent->kernel, limit_us) == ClockVerdict::kGood);
+  take_guard(agent);
+  return {agent->guard.believed(now), now.boot};
+}
+
 void publish_status(Agent *agent) {
   WorkerStatus &status = agent->status;
   const Lease &lease = agent->lease;
@@ -94,7 +138,8 @@ void publish_status(Agent *agent) {
   agent->context->shared->status = status;
   LWLockRelease(agent->context->status_lock);
   // In memory that the next life finds, before a claim can be made with it.
-  agent->context->surviving->lease.store(lease.lease(), std::memory_order_release);
+  if (agent->started)
+    agent->context->surviving->lease.store(lease.lease(), std::memory_order_release);
 }
 
 void set_phase(Agent *agent, Phase phase) {
@@ -117,6 +162,16 @@ void set_phase(Agent *agent, Phase phase) {
       ereport(LOG, (errmsg("snowflake is claiming a worker number in region %d",
                            agent->context->settings->region)));
       break;
+    case Phase::kQuarantined:
+      ereport(LOG,
+              (errmsg("snowflake mints no new worker number before %s",
+                      timestamptz_to_str(agent->status.quarantined_until)),
+               errdetail("Nothing shows that etcd remembers all that it has confirmed: it may be new, "
+                         "wiped, or restored from a backup."),
+               errhint("If it never held IDs of region %d, SELECT snowflake_init_region() ends the "
+                       "pause.",
+                       agent->context->settings->region)));
+      break;
     case Phase::kNoWorkerFree:
       ereport(LOG, (errmsg("no worker number is free in region %d",
                            agent->context->settings->region)));
@@ -131,7 +186,7 @@ void judge_clock_now(Agent *agent, Times now) {
   char *reason = agent->status.reason;
   constexpr size_t kSize = sizeof agent->status.reason;
   reason[0] = '\0';
-  if (now.wall.unix_ms < kEpochUnixMs || now.wall.unix_ms > kEpochUnixMs + kLastMs) {
+  if (!in_layout(now.wall)) {
     snprintf(reason, kSize, "The clock shows %s, a time that no ID can carry.",
              timestamptz_to_str(timestamp_of_unix_ms(now.wall.unix_ms)));
     return;
@@ -179,37 +234,75 @@ void configure_client(Agent *agent) {
   agent->reload = false;
 }
 
+/// In the data directory: a hint that a copy of it may carry.
+constexpr const char *kLastMarkFile = "snowflake_last_mark";
+
+/// What a clean stop left, once: it speaks of the next start only.
+LastMark take_last_mark() {
+  LastMark mark;
+  FILE *file = fopen(kLastMarkFile, "r");
+  if (file == nullptr) return {};
+  char end = '\0';
+  const bool whole = fscanf(file, "%d %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 "%c", &mark.worker,
+                            &mark.unix_ms, &mark.mod_revision, &mark.term, &mark.surplus,
+                            &end) == 6 &&
+                     end == '\n';
+  fclose(file);
+  unlink(kLastMarkFile);
+  return whole && mark.worker >= 0 && mark.worker < kWorkers ? mark : LastMark{};
+}
+
+void leave_last_mark(const LastMark &mark, int reserve_ms) {
+  FILE *file = fopen(kLastMarkFile, "w");
+  const bool good = file != nullptr &&
+                    fprintf(file, "%d " INT64_FORMAT " " INT64_FORMAT " " INT64_FORMAT
+                            " " INT64_FORMAT "\n",
+                            mark.worker, mark.unix_ms, mark.mod_revision, mark.term,
+                            mark.surplus) > 0;
+  if (file != nullptr && fclose(file) == 0 && good) return;
+  ereport(LOG, (errmsg("could not write file \"%s\": %m", kLastMarkFile),
+                errdetail("The next start may have to wait for %d s before it mints.",
+                          static_cast<int>((reserve_ms + kForgottenMs) / 1000))));
+}
+
 /// Decides whether to mint, wait or give back, by settings, recovery and the kernel's clock.
 void steer(Agent *agent, Times now) {
   const Settings &settings = *agent->context->settings;
-  const bool idle = agent->lease.state() == Lease::State::kIdle;
   const bool enabled = settings.etcd_endpoints[0] != '\0';
 
   if (agent->standby && now.boot.ms - agent->standby_read_at >= kLookMs) {
     agent->standby = RecoveryInProgress();
     agent->standby_read_at = now.boot.ms;
   }
-  if (now.boot.ms - agent->kernel_read_at >= (idle ? kLookMs : 1000)) {
-    agent->kernel = read_kernel_clock();
-    agent->kernel_read_at = now.boot.ms;
-  }
 
-  if (!enabled || (agent->standby && !settings.on_standby)) {
+  const bool standing_by = agent->standby && !settings.on_standby;
+  const bool watching = agent->lease.state() == Lease::State::kWatching;
+  if (!enabled || standing_by) {
     // No ID from now on, and the number is for others. The client of before does the revoking.
     agent->context->surviving->generator.withdraw();
-    agent->lease.release();
-    agent->status.reason[0] = '\0';
+    if (!enabled || !watching) agent->lease.release();
+    strlcpy(agent->status.reason,
+            enabled ? "The server is in recovery, and \"snowflake.on_standby\" is off."
+                    : "\"snowflake.etcd_endpoints\" is empty.",
+            sizeof agent->status.reason);
+    agent->status.claimed_at = 0;
     set_phase(agent, enabled ? Phase::kStandby : Phase::kDisabled);
-    return;
+    if (!enabled || agent->lease.state() == Lease::State::kReleasing) return;
   }
   if (agent->reload && (agent->client == nullptr || !agent->client->busy()))
     configure_client(agent);
-  if (!idle) return;
+  if (standing_by) {
+    if (agent->client != nullptr) agent->lease.watch();
+    return;
+  }
+  if (agent->lease.state() != Lease::State::kIdle && !watching) return;
 
   judge_clock_now(agent, now);
   if (agent->status.reason[0] != '\0') return set_phase(agent, Phase::kClockUnsafe);
   if (agent->client == nullptr) return;
-  agent->lease.start(agent->context->surviving->lease.load(std::memory_order_acquire));
+  agent->lease.start(agent->context->surviving->lease.load(std::memory_order_acquire),
+                     take_last_mark());
+  agent->started = true;
   set_phase(agent, Phase::kClaiming);
 }
 
@@ -251,16 +344,23 @@ void take_reply(Agent *agent, Times now) {
   });
   if (!there) return;
 
+  if (!reply.failed && reply.date_unix_ms != 0 &&
+      agent->context->settings->max_clock_error_ms == 0 &&
+      std::abs(wall_now().unix_ms - reply.date_unix_ms) <= kDateMs) {
+    agent->guard.observe({wall_now(), boot_now()}, true);
+    take_guard(agent);
+  }
+  const Lease::State asked_in = agent->lease.state();
   agent->lease.on_reply(reply, now);
-  // Only what takes a whole quorum tells an outage from its end, else the log would fill with both.
-  // A keepalive says nothing: the raise that follows it decides.
-  if (reply.failed && agent->sent == RequestKind::kKeepAlive) {
-    strlcpy(agent->status.last_error, error, sizeof agent->status.last_error);
-    agent->status.last_error_at = GetCurrentTimestamp();
-  } else if (reply.failed) {
-    if (agent->sent == RequestKind::kRaise) agent->status.renewal_failures++;
+  // A success is one only when a whole quorum has taken part in a write, else the log would fill
+  // with the comings and goings of an etcd that answers reads or keepalives alone.
+  if (!reply.failed && agent->sent == RequestKind::kRaise && agent->lease.mark() != 0)
+    agent->status.last_renewal = GetCurrentTimestamp();
+  if (reply.failed) {
+    if (asked_in == Lease::State::kHolding) agent->status.renewal_failures++;
     note_failure(agent, error, now);
-  } else if (agent->sent == RequestKind::kRaise || agent->lease.none_free()) {
+  } else if (agent->sent == RequestKind::kRaise || agent->lease.none_free() ||
+             asked_in == Lease::State::kWatching) {
     note_success(agent, now);
   }
 }
@@ -270,11 +370,9 @@ void publish(Agent *agent, Times now) {
   const Publication news = agent->lease.publication(now);
   if (news.kind == Publication::kNothing) return;
   Generator &generator = agent->context->surviving->generator;
-  const TimestampTz t = GetCurrentTimestamp();
-  agent->status.last_renewal = t;
   if (news.kind == Publication::kInstall) {
     generator.install(news.node, news.floor_ms, news.mark_ms);
-    agent->status.claimed_at = t;
+    agent->status.claimed_at = GetCurrentTimestamp();
     ereport(LOG, (errmsg("snowflake mints as worker number %d of region %d", worker_of(news.node),
                          region_of(news.node))));
   } else {
@@ -284,6 +382,9 @@ void publish(Agent *agent, Times now) {
   agent->fenced = agent->warned = false;
 }
 
+constexpr const char *kBadNotBefore =
+    "The key not_before in etcd is no number, or a day or more ahead.";
+
 /// The worker's phase as the lease stands, and what the log should say of it.
 void follow_lease(Agent *agent, Times now) {
   const Lease &lease = agent->lease;
@@ -291,6 +392,13 @@ void follow_lease(Agent *agent, Times now) {
     agent->losses = lease.losses();
     ereport(LOG, (errmsg("snowflake lost its worker number: the claim in etcd is gone or another's"),
                   errdetail("What is reserved of it goes on to be used.")));
+  }
+  if (lease.rollbacks() != agent->rollbacks) {
+    agent->rollbacks = lease.rollbacks();
+    ereport(WARNING, (errmsg("etcd has forgotten what it had confirmed to snowflake"),
+                      errdetail("It was restored from a backup, wiped, replaced, or its keys were changed "
+                                "by hand. Worker numbers claimed from now on start later than all that "
+                                "it can have forgotten.")));
   }
   if (lease.skipped() != agent->skipped) {
     agent->skipped = lease.skipped();
@@ -306,6 +414,7 @@ void follow_lease(Agent *agent, Times now) {
   constexpr size_t kSize = sizeof agent->status.reason;
   switch (lease.state()) {
     case Lease::State::kIdle:
+    case Lease::State::kWatching:
     case Lease::State::kReleasing:
       break;
     case Lease::State::kRevoking:
@@ -314,11 +423,25 @@ void follow_lease(Agent *agent, Times now) {
     case Lease::State::kClaiming:
       reason[0] = '\0';
       if (lease.bad_not_before())
-        strlcpy(reason, "The key not_before in etcd is no number, or a day or more ahead.", kSize);
+        strlcpy(reason, kBadNotBefore, kSize);
       if (lease.none_free())
         strlcpy(reason, "All worker numbers are held by others, or have a mark that can't be trusted.",
                 kSize);
       set_phase(agent, lease.none_free() ? Phase::kNoWorkerFree : Phase::kClaiming);
+      break;
+    case Lease::State::kWarning:
+      strlcpy(reason, "etcd was found to have forgotten what it had confirmed.", kSize);
+      break;
+    case Lease::State::kWitnessing:
+      reason[0] = '\0';
+      if (lease.quarantined_until().ms == 0) break;
+      if (agent->phase != Phase::kQuarantined)
+        agent->status.quarantined_until = timestamp_of_unix_ms(
+            now.wall.unix_ms + lease.quarantined_until().ms - now.boot.ms);
+      snprintf(reason, kSize, "Worker number %d is claimed; nothing shows that etcd remembers all that "
+                              "it has confirmed.",
+               lease.worker());
+      set_phase(agent, Phase::kQuarantined);
       break;
     case Lease::State::kHolding:
       reason[0] = '\0';
@@ -334,8 +457,10 @@ void follow_lease(Agent *agent, Times now) {
   }
 
   // A burst leads by no more than is allowed: this is a clock that was set back.
+  // The clock last: backends move on meanwhile.
   const Generator &generator = agent->context->surviving->generator;
-  const int64_t lead = generator.last_ms() + kEpochUnixMs - now.wall.unix_ms;
+  const int64_t last = generator.last_ms();
+  const int64_t lead = last + kEpochUnixMs - wall_now().unix_ms;
   if (lead > kMaxLeadMs)
     snprintf(reason, kSize, "The clock is %.3f s behind the last ID; 1 s is allowed.",
              static_cast<double>(lead) / 1000);
@@ -404,7 +529,7 @@ void wait_and_drive(Agent *agent, int64_t timeout_ms) {
 
 /// One turn of the loop: sends what is due, waits at most `longest_ms`, takes what has come.
 void turn(Agent *agent, int64_t longest_ms) {
-  Times now = read_clocks();
+  Times now = look(agent);
   const Request request = agent->lease.next_request(now);
   if (request.kind != RequestKind::kNone) {
     agent->sent = request.kind;
@@ -416,15 +541,59 @@ void turn(Agent *agent, int64_t longest_ms) {
   }
   wait_and_drive(agent, std::clamp<int64_t>(agent->lease.wake_at(now).ms - now.boot.ms, 0,
                                             longest_ms));
-  now = read_clocks();
+  now = look(agent);
   if (agent->client != nullptr) take_reply(agent, now);
   publish(agent, now);
   follow_lease(agent, now);
   publish_status(agent);
 }
 
+/// Carries out what a superuser asks, as far as the lease lets it at this turn.
+void obey(Agent *agent, Times now) {
+  Command &command = agent->context->shared->command;
+  LWLockAcquire(agent->context->status_lock, LW_SHARED);
+  const Command asked = command;
+  LWLockRelease(agent->context->status_lock);
+  if (asked.kind == Command::kNone) agent->obeying = false;
+  if (asked.kind == Command::kNone || asked.answered) return;
+
+  Lease &lease = agent->lease;
+  const char *refusal = nullptr;
+  switch (asked.kind) {
+    case Command::kNone:
+      return;
+    case Command::kInitRegion:
+      if (lease.state() == Lease::State::kWitnessing) {
+        if (!agent->obeying) lease.vouch_for_empty_region();
+        agent->obeying = true;
+        if (lease.vouched_empty()) return;
+        refusal = "the region holds marks or claims of others in etcd: it is not new";
+      } else if (lease.state() != Lease::State::kHolding) {
+        return;
+      }
+      break;
+    case Command::kRaiseMarks:
+      if (!agent->obeying) {
+        agent->obeying = lease.raise_all_marks(asked.until_unix_ms, now);
+        return;
+      }
+      if (lease.state() == Lease::State::kWarning || lease.marks_to_raise() != 0) return;
+      if (lease.state() != Lease::State::kHolding)
+        refusal = "the worker number was lost before all marks were raised";
+      break;
+  }
+  LWLockAcquire(agent->context->status_lock, LW_EXCLUSIVE);
+  command.answered = true;
+  command.good = refusal == nullptr;
+  strlcpy(command.refusal, refusal == nullptr ? "" : refusal, sizeof command.refusal);
+  LWLockRelease(agent->context->status_lock);
+  agent->obeying = false;
+}
+
 /// Gives the number back, within a bounded time. The mark stays.
 void farewell(Agent *agent) {
+  if (const LastMark mark = agent->lease.last_mark(); mark.worker >= 0)
+    leave_last_mark(mark, agent->context->settings->reserve_ms);
   agent->lease.release();
   const int64_t deadline = boot_now().ms + kFarewellMs;
   while (agent->lease.state() != Lease::State::kIdle && agent->client != nullptr) {
@@ -447,6 +616,12 @@ PGDLLEXPORT void snowflake_worker_run(const snowflake::pg::WorkerContext *contex
 /// Returns when the process is asked to stop.
 void snowflake_worker_run(const snowflake::pg::WorkerContext *context) {
   using namespace snowflake::pg;
+  if (context->layout != Layout{}) {
+    ereport(WARNING, (errmsg("snowflake mints nothing until the server is restarted"),
+                      errdetail("Another version of snowflake was installed while the server runs."),
+                      errhint("Restart the server.")));
+    proc_exit(0);  // not to be started again
+  }
   pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
   pqsignal(SIGHUP, SignalHandlerForConfigReload);
   BackgroundWorkerUnblockSignals();
@@ -467,9 +642,11 @@ void snowflake_worker_run(const snowflake::pg::WorkerContext *context) {
       ConfigReloadPending = false;
       ProcessConfigFile(PGC_SIGHUP);
       agent->reload = true;
-      agent->lease.set_renew_interval(context->settings->renew_interval_ms);
+      agent->lease.set_renew_interval(beat_ms(*context->settings));
     }
-    steer(agent, read_clocks());
+    const snowflake::Times now = look(agent);
+    steer(agent, now);
+    obey(agent, now);
     publish_status(agent);
     // While it holds a number its own beats wake it; else it looks around for what no signal tells.
     const bool looking = agent->phase == Phase::kStandby || agent->phase == Phase::kClockUnsafe;

@@ -3,6 +3,8 @@
 use strict;
 use warnings;
 
+use IO::Socket::INET;
+use POSIX ();
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -11,7 +13,7 @@ use Snowflake::Certs;
 use Snowflake::Etcd;
 use Snowflake::Instance;
 use Snowflake::Load qw(idcheck);
-use Snowflake::Process qw(eventually tempdir_abs);
+use Snowflake::Process qw(eventually free_port tempdir_abs);
 
 my $certs = Snowflake::Certs->new;
 my $etcd = Snowflake::Etcd->new(tls => $certs, auth => { user => 'snowflake', password => 'first secret' },
@@ -37,19 +39,24 @@ ok($row, 'with CA, client certificate, user and password the instance mints');
 is($etcd->claim($row->{worker})->{value}, 'a', 'etcd has its claim');
 my $pid = $row->{pid};
 
+my $last_error_at = '';
+
 sub renewed
 {
 	my ($what, $seconds) = @_;
 	my $from = time;
 	my $good = $node->wait_stat(sub { $_[0]->{renewed_at} > $from }, $seconds // 5);
 	ok($good, sprintf('%s (%.1f s)', $what, time - $from)) or diag(explain($node->stat_row));
+	$last_error_at = $good->{last_error_at} // '' if $good;
 	return;
 }
 
+# An error that came after what was well last: the view keeps old ones.
 sub error_like
 {
 	my ($pattern, $what) = @_;
-	my $got = $node->wait_stat(sub { ($_[0]->{last_error} // '') =~ $pattern }, 10);
+	my $got = $node->wait_stat(
+		sub { ($_[0]->{last_error} // '') =~ $pattern && $_[0]->{last_error_at} gt $last_error_at }, 10);
 	ok($got, $what) or diag($node->stat('last_error'));
 	note($got->{last_error}) if $got;
 	return;
@@ -105,6 +112,39 @@ error_like(qr/key|certificate/i, 'a key that does not fit: the last error speaks
 $node->set(%right);
 renewed('with the one that fits: it renews');
 
+my $expiry = time;
+$certs->issue('expired', usage => 'clientAuth', days => 0);
+$certs->issue('expired_server', usage => 'serverAuth', san => 'IP:127.0.0.1', days => 0);
+my $port = free_port();
+my $endpoint = "https://127.0.0.1:$port";
+my $server = Snowflake::Process->spawn(
+	[ 'openssl', 's_server', '-accept', "127.0.0.1:$port", '-www', '-cert', $certs->cert('expired_server'), '-key', $certs->key('expired_server') ]);
+ok(eventually(10, sub { IO::Socket::INET->new(PeerAddr => "127.0.0.1:$port") }), 'a server with a certificate that expires');
+eventually(10, sub { time > $expiry + 2 });
+$node->set(etcd_endpoints => "$endpoint,$right{etcd_endpoints}");
+error_like(qr/\Q$endpoint\E: .*certificate has expired/, 'the certificate of the first endpoint has expired: the last error says so');
+$row = $node->stat_row;
+renewed('the next endpoint serves');
+is($node->stat('endpoint'), $right{etcd_endpoints}, 'as the view shows');
+$node->set(etcd_endpoints => $endpoint);
+error_like(qr/\Q$endpoint\E: .*certificate has expired/, 'no other endpoint: the last error says the same');
+$node->set(%right);
+renewed('the right endpoint again: it renews');
+$server->stop;
+
+$node->set(etcd_cert => $certs->cert('expired'), etcd_key => $certs->key('expired'));
+error_like(qr/certificate|alert/i, 'a client certificate that has expired: the last error speaks of it');
+$node->set(%right);
+renewed('with one that has not: it renews');
+
+my $encrypted = $certs->path('encrypted.key');
+IPC::Run::run([ 'openssl', 'rsa', '-aes256', '-in', $certs->key('client'), '-out', $encrypted, '-passout', 'pass:secret' ], '2>', \my $ignored)
+  or BAIL_OUT('no encrypted key');
+$node->set(etcd_key => $encrypted);
+error_like(qr/private key file: '\Q$encrypted\E'/, 'an encrypted key: the last error names it');
+$node->set(%right);
+renewed('with one that is not: it renews');
+
 $certs->issue('named', usage => 'clientAuth', cn => 'somebody');
 $node->set(etcd_cert => $certs->cert('named'), etcd_key => $certs->key('named'));
 error_like(qr/CommonName|common ?name|CN/i, 'a client certificate with a CN: the last error says that etcd wants none');
@@ -113,8 +153,10 @@ renewed('without CN: it renews');
 
 $node->set(etcd_user => 'nobody');
 error_like(qr/user "nobody".*authentication failed/, 'a user that is none: the last error names it');
+$node->set(%right);
+renewed('with the right one: it renews');
 $node->set(etcd_user => '');
-error_like(qr/user name is empty|auth/i, 'no user: the last error says that etcd wants one');
+error_like(qr/user name is empty/, 'no user: the last error says that etcd wants one');
 $node->set(%right);
 renewed('with the user: it renews');
 
@@ -131,6 +173,29 @@ password("second-secret\n");
 $node->reload;
 renewed('with the file: it renews');
 
+# --- what is no file, and would block who reads it ---
+
+my $fifo = "$dir/fifo";
+POSIX::mkfifo($fifo, 0600) or BAIL_OUT("mkfifo: $!");
+for my $name (qw(etcd_password_file etcd_key etcd_cert etcd_cacert))
+{
+	my $old = $node->sql("SHOW snowflake.$name");
+	for my $wrong ($fifo, $dir)
+	{
+		my $what = "$name is " . ($wrong eq $fifo ? 'a FIFO' : 'a directory');
+		my ($out, $err) = $node->try("ALTER SYSTEM SET snowflake.$name = '$wrong'");
+		like($err, qr/ERROR:  22023: invalid value for parameter "snowflake\.$name".*DETAIL: .*\Q$wrong\E.*not a regular file/s, "$what: refused, with the reason");
+		my $offset = $node->log_offset;
+		$node->append_conf('postgresql.auto.conf', "snowflake.$name = '$wrong'");
+		$node->reload;
+		ok($node->wait_log(qr/"snowflake\.$name".*\n.*DETAIL: .*\Q$wrong\E.*not a regular file/, $offset, 10), "$what: a reload says so in the log");
+		is($node->sql("SHOW snowflake.$name"), $old, "$what: the old value stays");
+	}
+	$node->sql("ALTER SYSTEM SET snowflake.$name = '$old'");
+	$node->reload;
+}
+renewed('none of it keeps it from renewing');
+
 $row = $node->stat_row;
 is($row->{pid}, $pid, 'through all this the background worker lived');
 is($row->{claims}, 1, 'and the first claim stood');
@@ -142,6 +207,14 @@ unlike($node->log_since(0), qr/second-secret|first secret/, 'and shows no passwo
 
 # --- wrong from the start ---
 
+sub stops
+{
+	my ($what) = @_;
+	my $took = $node->timed_stop('fast') // 99;
+	cmp_ok($took, '<=', 2, sprintf('%s the server stops quickly (%.2f s)', $what, $took));
+	return;
+}
+
 $node->set(etcd_user => 'snowflake');
 password('wrong');
 $node->stop('immediate');
@@ -149,7 +222,63 @@ $node->start;
 error_like(qr/user "snowflake".*authentication failed/, 'a wrong password from the start: the last error says so');
 my ($out, $err) = $node->try('SELECT snowflake_nextval()');
 like($err, qr/ERROR:  55000:/, 'calls are refused with 55000');
-my $took = $node->timed_stop('fast');
-cmp_ok($took, '<=', 2, sprintf('and the server stops quickly (%.2f s)', $took));
+stops('and');
+password("second-secret\n");
+
+for my $wrong ($fifo, $dir)
+{
+	my $what = $wrong eq $fifo ? 'a FIFO as password file' : 'a directory as password file';
+	my $offset = $node->log_offset;
+	$node->append_conf('postgresql.auto.conf', "snowflake.etcd_password_file = '$wrong'");
+	my $from = time;
+	is($node->start(fail_ok => 1), 0, "$what: the server does not start");
+	cmp_ok(time - $from, '<=', 5, 'which takes no time');
+	like($node->log_since($offset), qr/"snowflake\.etcd_password_file"/, 'and the log names the setting');
+}
+$node->append_conf('postgresql.auto.conf', "snowflake.etcd_password_file = '$password_file'");
+
+# A check when the value is set sees nothing of what takes the file's place later.
+$node->start;
+renewed('with the file again it mints', 30);
+unlink $password_file;
+POSIX::mkfifo($password_file, 0600) or BAIL_OUT("mkfifo: $!");
+$node->reload;
+error_like(qr/password file "\Q$password_file\E"/, 'a FIFO in the place of the password file, and a reload: the last error names it');
+stops('and');
+password("second-secret\n");
+$node->start;
+renewed('with the file again it mints', 30);
+my $key = $certs->key('client');
+rename($key, "$key.away");
+POSIX::mkfifo($key, 0600) or BAIL_OUT("mkfifo: $!");
+$node->reload;
+error_like(qr/key file "\Q$key\E"/, 'a FIFO in the place of the key: the same');
+stops('and');
+rename("$key.away", $key);
+
+# Started by hand, so that a prompt would wait for what never comes from its standard input.
+$node->append_conf('postgresql.auto.conf', "snowflake.etcd_key = '$encrypted'");
+pipe(my $prompt, my $nobody) or BAIL_OUT("pipe: $!");
+my $postmaster = fork() // BAIL_OUT("fork: $!");
+if ($postmaster == 0)
+{
+	open(STDIN, '<&', $prompt);
+	open(STDOUT, '>>', $node->logfile);
+	open(STDERR, '>&', \*STDOUT);
+	exec('postgres', '-D', $node->data_dir) or POSIX::_exit(127);
+}
+$node->{_pid} = $postmaster;
+ok(eventually(20, sub { $node->psql('postgres', 'SELECT 1') == 0 }), 'a server that is started from a terminal, with an encrypted key');
+error_like(qr/private key file: '\Q$encrypted\E'/, 'the last error names the key: nobody is asked for its password');
+unlike($node->log_since(0), qr/pass phrase/i, 'nor by the log');
+$node->set(etcd_key => $certs->key('client'));
+renewed('with one that is not encrypted and a reload it mints');
+$node->set(etcd_key => $encrypted);
+error_like(qr/private key file: '\Q$encrypted\E'/, 'and with the encrypted one again it does not');
+kill('INT', $postmaster);
+my $from = time;
+eventually(30, sub { waitpid($postmaster, POSIX::WNOHANG()) == $postmaster }, 0.02);
+cmp_ok(time - $from, '<=', 2, sprintf('and the server stops quickly (%.2f s)', time - $from));
+$node->{_pid} = undef;
 
 done_testing();

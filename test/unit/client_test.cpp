@@ -107,7 +107,8 @@ ClientSettings at(std::vector<std::string> endpoints) {
   return out;
 }
 
-constexpr char kGranted[] = R"({"header":{"revision":"1"},"ID":"7587890000000000001","TTL":"60"})";
+constexpr char kGranted[] =
+    R"({"header":{"revision":"1","raft_term":"4"},"ID":"7587890000000000001","TTL":"60"})";
 
 bool healthy(Server::Line &line, const Server::Seen &) { return line.write(http(200, kGranted)); }
 
@@ -115,6 +116,7 @@ void expect_granted(const Call &one) {
   EXPECT_EQ(one.error, "");
   EXPECT_FALSE(one.reply.failed);
   EXPECT_EQ(one.reply.lease, 7587890000000000001);
+  EXPECT_EQ(one.reply.term, 4);
 }
 void expect_failed(const Call &one, const std::string &url, const std::string &why = "") {
   EXPECT_TRUE(one.reply.failed);
@@ -170,6 +172,28 @@ TEST(Client, ConnectsAnewWhenTheServerHasClosed) {
   Client client(at({server.url()}));
   for (int i = 0; i < 3; i++) expect_granted(grant(client));
   EXPECT_EQ(server.connections(), 3);
+}
+
+TEST(Client, TellsTheDateOfEachAnswer) {
+  int n = 0;
+  Server server([&n](Server::Line &line, const Server::Seen &) {
+    static const char *const kDates[] = {"Date: Thu, 01 Jan 2026 00:00:10 GMT\r\n", "",
+                                         "date: Fri, 02 Jan 2026 00:00:00 GMT\r\n",
+                                         "Date: yesterday\r\n",
+                                         "Date: Thu, 01 Jan 1970 00:00:01 GMT\r\n"};
+    return line.write(http(200, kGranted, kDates[n++]));
+  });
+  Client client(at({server.url()}));
+  constexpr int64_t kDates[] = {1'767'225'610'000, 0, 1'767'312'000'000, 0, 1000};
+  for (const int64_t date : kDates) {
+    const Call one = grant(client);
+    expect_granted(one);
+#if LIBCURL_VERSION_NUM >= 0x075400
+    EXPECT_EQ(one.reply.date_unix_ms, date);
+#else
+    EXPECT_EQ(one.reply.date_unix_ms, 0) << "this libcurl does not tell; " << date;
+#endif
+  }
 }
 
 TEST(Client, NeedsAnEndpoint) { EXPECT_THROW(Client(at({})), std::runtime_error); }
@@ -296,11 +320,14 @@ TEST(Failover, AnErrorOfEtcdGoesToTheNextEndpointToo) {
 // number has to be replaced.
 TEST(Failover, AKeepAliveOfALeaseThatIsGoneIsNoFaultOfTheEndpoint) {
   Server good([](Server::Line &line, const Server::Seen &) {
-    return line.write(http(200, R"({"result":{"header":{"revision":"398"},"ID":"12345"}})"));
+    return line.write(
+        http(200, R"({"result":{"header":{"revision":"398","raft_term":"4"},"ID":"12345"}})"));
   });
   const Refusing other;
   Client client(at({good.url(), other.url()}));
-  call(client, request(Kind::kKeepAlive));
+  const Call one = call(client, request(Kind::kKeepAlive));
+  EXPECT_FALSE(one.reply.failed);
+  EXPECT_EQ(one.reply.term, 4);
   EXPECT_EQ(client.endpoint(), good.url());
 }
 

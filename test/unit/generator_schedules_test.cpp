@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <set>
@@ -45,10 +46,14 @@ class atomic {
  public:
   static constexpr bool is_always_lock_free = true;
   T load(memory_order = memory_order_seq_cst) const {
-    return operate([this] { return Turn::Answer{value_, false}; }).value;
+    return static_cast<T>(
+        operate([this] { return Turn::Answer{static_cast<uint64_t>(value_), false}; }).value);
   }
   void store(T value, memory_order = memory_order_seq_cst) {
-    operate([this, value] { return Turn::Answer{value_ = value, false}; });
+    operate([this, value] {
+      value_ = value;
+      return Turn::Answer{0, false};
+    });
   }
   bool compare_exchange_weak(T &expected, T desired, memory_order, memory_order) {
     const Turn::Answer answer = operate([this, expected, desired] {
@@ -102,13 +107,16 @@ constexpr NodeId kNine = node_of(3, 9);
 
 WallTime at(int64_t ms) { return {kEpochUnixMs + ms}; }
 
+/// Stands still, 20 s after our epoch if the wall clock is taken to be kEpochUnixMs ahead of it.
+BootTime boot_clock() { return {20'000}; }
+
 /// What an actor does, and what it was granted.
 using Program = std::function<std::vector<Issue>(Generator &)>;
 
 Program issues(int64_t now_ms, int n, int calls = 1) {
   return [=](Generator &g) {
     std::vector<Issue> got;
-    for (int i = 0; i < calls; i++) got.push_back(g.issue(at(now_ms), n));
+    for (int i = 0; i < calls; i++) got.push_back(g.issue(at(now_ms), boot_clock, n));
     return got;
   };
 }
@@ -184,9 +192,10 @@ class Explorer {
     return actor.turn.swap_could_fail;
   }
 
-  /// The future depends on the two words and on what each actor has read, not on the order.
+  /// The future depends on the words and on what each actor has read, not on the order.
   static std::vector<uint64_t> key_of(const World &world) {
     std::vector<uint64_t> key{world.g.last.value.load(), world.g.fence.value.load(),
+                              static_cast<uint64_t>(world.g.clock_offset_ms.load()),
                               static_cast<uint64_t>(world.failed_swaps_left)};
     for (const World::Actor &actor : world.actors) {
       key.push_back(actor.turn.answers.size());
@@ -255,7 +264,7 @@ class Explorer {
 Generator held() {
   Generator g{};
   g.install(kFive, 10'000, 20'000);
-  g.issue(at(19'999), 1);
+  g.issue(at(19'999), boot_clock, 1);
   return g;
 }
 constexpr Holding kHeld{kFive, 10'000, 20'000};
@@ -333,6 +342,21 @@ TEST(Schedules, ARaiseIsSeenOrNotButNothingPassesIt) {
                           .explore(held());
   EXPECT_GT(all.granted, 0);
   EXPECT_GT(all.refused.at(Refusal::kFence), 0);
+}
+
+TEST(Schedules, AJumpThatIsVouchedForMeanwhileIsRefusedOrGrantedButNothingIsGivenTwice) {
+  Generator jumped = held();
+  jumped.clock_offset_ms.store(kEpochUnixMs);
+  jumped.raise_fence(30'000);
+  const Outcome all = Explorer({issues(25'000, 1, 2), issues(25'000, 2), keeps([](Generator &g) {
+                                  g.clock_offset_ms.store(kEpochUnixMs + 5'000);
+                                })},
+                               {{kFive, 10'000, 30'000}}, {1, 2, 0})
+                          .explore(jumped);
+  EXPECT_GT(all.ends, 10);
+  EXPECT_GT(all.granted, 0);
+  EXPECT_GT(all.refused.at(Refusal::kJump), 0);
+  EXPECT_EQ(all.refused.size(), 1u) << "for no other reason";
 }
 
 TEST(Schedules, AWithdrawalAndANewLifeLeaveNoTickTwice) {

@@ -17,6 +17,14 @@ constexpr NodeId kNine = node_of(3, 9);
 /// A clock reading in ms since our epoch.
 WallTime at(int64_t ms) { return {kEpochUnixMs + ms}; }
 
+/// CLOCK_BOOTTIME as a test sets it, and how often it was asked.
+std::atomic<int64_t> boot_ms{0};
+std::atomic<int> boot_asked{0};
+BootTime boot_clock() {
+  boot_asked++;
+  return {boot_ms};
+}
+
 struct Words {
   uint64_t last, fence;
   friend bool operator==(const Words &, const Words &) = default;
@@ -32,8 +40,8 @@ struct GeneratorTest : testing::Test {
   /// Refused for that reason, with that wait, and nothing changed; probe() says the same.
   void expect_refused(Refusal why, int64_t now_ms, int n, int64_t wait_ms = 0) {
     const Words before = words(g);
-    const Issue foreseen = g.probe(at(now_ms), n);
-    const Issue answer = g.issue(at(now_ms), n);
+    const Issue foreseen = g.probe(at(now_ms), boot_clock, n);
+    const Issue answer = g.issue(at(now_ms), boot_clock, n);
     EXPECT_EQ(answer.refusal, why) << "at " << now_ms << " for " << n;
     EXPECT_EQ(answer.wait_ms, wait_ms) << "at " << now_ms << " for " << n;
     EXPECT_EQ(foreseen.refusal, why);
@@ -44,9 +52,9 @@ struct GeneratorTest : testing::Test {
   /// Granted; probe() says the same before, and changes nothing.
   Issue expect_granted(int64_t now_ms, int n = 1) {
     const Words before = words(g);
-    const Issue foreseen = g.probe(at(now_ms), n);
+    const Issue foreseen = g.probe(at(now_ms), boot_clock, n);
     EXPECT_EQ(words(g), before) << "a probe changed something";
-    const Issue answer = g.issue(at(now_ms), n);
+    const Issue answer = g.issue(at(now_ms), boot_clock, n);
     EXPECT_EQ(answer.refusal, Refusal::kNone) << "at " << now_ms << " for " << n;
     EXPECT_EQ(foreseen.refusal, Refusal::kNone);
     EXPECT_EQ(foreseen.first, answer.first);
@@ -117,18 +125,18 @@ TEST_F(GeneratorTest, WaitingAsLongAsItSaysIsEnoughAndOneLessIsNot) {
   for (const int n : {1, 96, 1000}) {
     for (const int64_t back : {1001, 1500, 5000, 9'999}) {
       const int64_t now = 20'000 - back;
-      const Issue refused = g.probe(at(now), n);
+      const Issue refused = g.probe(at(now), boot_clock, n);
       ASSERT_EQ(refused.refusal, Refusal::kLead);
       EXPECT_EQ(refused.wait_ms, back - 1000);
-      EXPECT_EQ(g.probe(at(now + refused.wait_ms - 1), n).refusal, Refusal::kLead);
-      EXPECT_EQ(g.probe(at(now + refused.wait_ms), n).refusal, Refusal::kNone);
+      EXPECT_EQ(g.probe(at(now + refused.wait_ms - 1), boot_clock, n).refusal, Refusal::kLead);
+      EXPECT_EQ(g.probe(at(now + refused.wait_ms), boot_clock, n).refusal, Refusal::kNone);
     }
   }
 }
 
 TEST_F(GeneratorTest, ABurstMintsTheWholeLeadAndNotOneIdMore) {
   int64_t granted = 0;
-  while (g.issue(at(20'000), 512).refusal == Refusal::kNone) granted += 512;
+  while (g.issue(at(20'000), boot_clock, 512).refusal == Refusal::kNone) granted += 512;
   EXPECT_EQ(granted, 1001 * 4096);
   expect_refused(Refusal::kLead, 20'000, 1, 1);
   EXPECT_EQ(expect_granted(20'001).first, first_tick(21'001));
@@ -179,7 +187,7 @@ TEST(Generator, AllZeroMintsNothing) {
   Generator g{};
   EXPECT_EQ(g.fence_ms(), 0);
   for (const int64_t ms : {int64_t{0}, int64_t{20'000}, kLastMs})
-    EXPECT_EQ(g.issue(at(ms), 1).refusal, Refusal::kNoClaim);
+    EXPECT_EQ(g.issue(at(ms), boot_clock, 1).refusal, Refusal::kNoClaim);
   EXPECT_EQ(words(g), (Words{0, 0}));
 }
 
@@ -194,10 +202,10 @@ TEST(Generator, AWithdrawnFenceOfNodeZeroMintsNothing) {
   // Its words agree on the node, so it is the empty fence alone that must speak.
   Generator g{};
   g.install(node_of(0, 0), 10'000, 40'000);
-  EXPECT_EQ(g.issue(at(20'000), 1).refusal, Refusal::kNone);
+  EXPECT_EQ(g.issue(at(20'000), boot_clock, 1).refusal, Refusal::kNone);
   g.withdraw();
-  EXPECT_EQ(g.issue(at(20'000), 1).refusal, Refusal::kNoClaim);
-  EXPECT_EQ(g.issue(at(0), 1).refusal, Refusal::kNoClaim);
+  EXPECT_EQ(g.issue(at(20'000), boot_clock, 1).refusal, Refusal::kNoClaim);
+  EXPECT_EQ(g.issue(at(0), boot_clock, 1).refusal, Refusal::kNoClaim);
 }
 
 TEST_F(GeneratorTest, ARaiseDoesNotReviveAWithdrawnFence) {
@@ -223,8 +231,8 @@ TEST_F(GeneratorTest, AClockBeforeTheEpochIsRefused) {
 
 TEST(Generator, AClockBeforeTheEpochIsRefusedAlsoWithoutAClaim) {
   Generator g{};
-  EXPECT_EQ(g.issue(at(-1), 1).refusal, Refusal::kBadClock);
-  EXPECT_EQ(g.issue(at(kLastMs + 1), 1).refusal, Refusal::kBadClock);
+  EXPECT_EQ(g.issue(at(-1), boot_clock, 1).refusal, Refusal::kBadClock);
+  EXPECT_EQ(g.issue(at(kLastMs + 1), boot_clock, 1).refusal, Refusal::kBadClock);
 }
 
 TEST_F(GeneratorTest, AClockPastTheEndIsRefused) {
@@ -239,26 +247,27 @@ TEST(Generator, TheLastMillisecondIsMintedToItsEndAndNeverWraps) {
   g.install(node_of(7, 127), kLastMs - 1, kLastMs);
   int64_t id = 0;
   for (int i = 0; i < 4096; i++) {
-    const Issue one = g.issue(at(kLastMs), 1);
+    const Issue one = g.issue(at(kLastMs), boot_clock, 1);
     ASSERT_EQ(one.refusal, Refusal::kNone);
     ASSERT_GT(id_of(one.first, one.node), id);
     id = id_of(one.first, one.node);
   }
   EXPECT_EQ(id, INT64_MAX);
-  for (int n : {1, 2, 1000}) EXPECT_EQ(g.issue(at(kLastMs), n).refusal, Refusal::kFence);
+  for (int n : {1, 2, 1000})
+    EXPECT_EQ(g.issue(at(kLastMs), boot_clock, n).refusal, Refusal::kFence);
   EXPECT_EQ(g.last_ms(), kLastMs);
 }
 
 TEST(Generator, AClaimWhoseFloorIsTheEndMintsNothing) {
   Generator g{};
   g.install(kFive, kLastMs, kLastMs);
-  EXPECT_EQ(g.issue(at(kLastMs), 1).refusal, Refusal::kFence);
+  EXPECT_EQ(g.issue(at(kLastMs), boot_clock, 1).refusal, Refusal::kFence);
 }
 
 TEST(Generator, TheFirstMillisecondCanBeMinted) {
   Generator g{};
   g.install(kFive, 0, 1000);
-  const Issue one = g.issue(at(0), 1);
+  const Issue one = g.issue(at(0), boot_clock, 1);
   EXPECT_EQ(one.refusal, Refusal::kNone);
   EXPECT_EQ(one.first, first_tick(1));
 }
@@ -313,6 +322,88 @@ TEST_F(GeneratorTest, NodesThatDifferInRegionOnlyAreDifferent) {
   expect_refused(Refusal::kNoClaim, 20'000, 1);
 }
 
+// ---- a clock that jumped
+
+/// The background worker has validated that the wall clock is kEpochUnixMs ahead of the boot clock:
+/// at boot time t the clock shows t ms since our epoch. The last ID is of 20,000.
+struct JumpTest : GeneratorTest {
+  JumpTest() {
+    validate(0);
+    boot_ms = 20'000;
+    expect_granted(20'000);
+    boot_asked = 0;
+  }
+  void validate(int64_t ahead_ms) { g.clock_offset_ms = kEpochUnixMs + ahead_ms; }
+};
+
+TEST_F(JumpTest, AJumpAfterIdleTimeIsRefused) {
+  boot_ms = 21'500;
+  expect_refused(Refusal::kJump, 25'000, 1);
+  expect_refused(Refusal::kJump, 25'000, kMaxBatch);
+  EXPECT_EQ(expect_granted(21'500).first, first_tick(21'500)) << "it is undone";
+}
+
+TEST_F(JumpTest, AJumpWithoutIdleTimeIsRefusedToo) {
+  expect_refused(Refusal::kJump, 22'000, 1);
+  expect_refused(Refusal::kJump, 86'400'000, 1);
+}
+
+TEST_F(JumpTest, ASecondIsNoJumpAndAMillisecondMoreIsOne) {
+  boot_ms = 25'000;
+  expect_refused(Refusal::kJump, 26'001, 1);
+  expect_granted(26'000);
+}
+
+TEST_F(JumpTest, IdleTimePasses) {
+  for (const int64_t ms : {21'001, 25'000, 39'000}) {
+    boot_ms = ms;
+    EXPECT_EQ(expect_granted(ms).first, first_tick(ms));
+  }
+  EXPECT_GT(boot_asked, 0) << "it was for the boot clock to say so";
+}
+
+TEST_F(JumpTest, AClockBehindWhatWasValidatedIsNoJump) {
+  boot_ms = 35'000;
+  expect_granted(22'000);
+}
+
+TEST_F(JumpTest, InARunOfCallsTheBootClockIsNotAsked) {
+  // Whatever it would say.
+  boot_ms = 0;
+  for (const int64_t ms : {20'000, 20'001, 21'000, 22'000, 21'500, 23'000}) expect_granted(ms);
+  EXPECT_EQ(boot_asked, 0);
+  expect_refused(Refusal::kJump, 24'001, 1);
+  EXPECT_GT(boot_asked, 0) << "a ms more than a second past the last ID";
+}
+
+TEST_F(JumpTest, WhatTheWorkerValidatesIsGrantedAtOnce) {
+  expect_refused(Refusal::kJump, 30'000, 1);
+  validate(10'000);
+  EXPECT_EQ(expect_granted(30'000).first, first_tick(30'000));
+}
+
+TEST_F(JumpTest, NothingIsHeldAgainstTheBootClockBeforeAnythingIsValidated) {
+  g.clock_offset_ms = 0;
+  expect_granted(30'000);
+}
+
+TEST_F(JumpTest, WithoutAClaimItIsTheClaimThatIsMissing) {
+  g.withdraw();
+  expect_refused(Refusal::kNoClaim, 30'000, 1);
+}
+
+TEST_F(JumpTest, AJumpPastTheFenceOrTheLayoutIsNamedByItsCause) {
+  expect_refused(Refusal::kJump, 50'000, 1);
+  expect_refused(Refusal::kJump, kLastMs, 1);
+  expect_refused(Refusal::kBadClock, kLastMs + 1, 1);
+}
+
+TEST_F(JumpTest, AClaimInstalledAfterAJumpMintsNothingFromItEither) {
+  g.install(kNine, 10'000, 90'000);
+  expect_refused(Refusal::kJump, 80'000, 1);
+  expect_granted(20'001);
+}
+
 // ---- threads: also under ThreadSanitizer
 
 /// One holding of a node: its ticks lie in the milliseconds after the floor, up to the mark.
@@ -341,7 +432,7 @@ struct Crowd {
     for (int i = 0; i < calls || !enough;) {
       if (i >= calls) std::this_thread::yield();
       const int n = 1 + i % 7 * (who % 3);
-      const Issue one = g.issue({kEpochUnixMs + clock_ms.load(std::memory_order_relaxed)}, n);
+      const Issue one = g.issue(at(clock_ms.load(std::memory_order_relaxed)), boot_clock, n);
       if (one.refusal != Refusal::kNone) {
         std::this_thread::yield();
         continue;
@@ -442,7 +533,7 @@ TEST(GeneratorThreads, AtACeilingOfTheLeadEveryTickIsGivenOutOnce) {
   // The clock stands still, so all threads fight for the same 1,001 ms, to the last tick.
   Generator g{};
   g.install(kFive, 999'999, 1'002'000);
-  g.issue(at(1'000'000), 1);
+  g.issue(at(1'000'000), boot_clock, 1);
   const int64_t start = first_tick(1'000'000) + 1;
   const int64_t end = last_tick(1'000'020);
   std::atomic<int64_t> granted{0};
@@ -450,7 +541,7 @@ TEST(GeneratorThreads, AtACeilingOfTheLeadEveryTickIsGivenOutOnce) {
   for (int who = 0; who < Crowd::kThreads; who++)
     threads.emplace_back([&] {
       // At this clock the lead ends with the 20th ms.
-      while (g.issue(at(999'020), 1).refusal == Refusal::kNone) granted++;
+      while (g.issue(at(999'020), boot_clock, 1).refusal == Refusal::kNone) granted++;
     });
   for (std::thread &thread : threads) thread.join();
   EXPECT_EQ(granted, end - start + 1);

@@ -7,132 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "core/generator.hpp"
-#include "fake_etcd.hpp"
+#include "lease_fixture.hpp"
 
 namespace snowflake {
 namespace {
-
-using State = Lease::State;
-using Kind = RequestKind;
-
-constexpr int kRegion = 3;
-constexpr int64_t kReserve = 30'000;
-constexpr int64_t kInterval = 1000;
-constexpr int64_t kRetry = 250;
-constexpr int64_t kDay = 86'400'000;
-
-/// A lease that is led by hand, an etcd, and the generator that gets what is published.
-struct LeaseTest : testing::Test {
-  FakeEtcd etcd;
-  Lease lease{{kRegion, kReserve, kInterval}};
-  Generator generator{};
-  Times now{{kEpochUnixMs + 5'000'000'000}, {77'000}};
-
-  int64_t wall() const { return now.wall.unix_ms; }
-  void pass(int64_t ms) {
-    now.wall.unix_ms += ms;
-    now.boot.ms += ms;
-    etcd.pass(ms);
-  }
-  /// To the moment that wake_at() names.
-  void sleep() { pass(std::max<int64_t>(0, lease.wake_at(now).ms - now.boot.ms)); }
-
-  Request ask() { return lease.next_request(now); }
-  Request ask(Kind kind) {
-    const Request request = ask();
-    EXPECT_EQ(static_cast<int>(request.kind), static_cast<int>(kind));
-    return request;
-  }
-  void expect_silence() { EXPECT_EQ(ask().kind, Kind::kNone); }
-  /// Nothing is asked for so long, and then that.
-  Request ask_after(int64_t ms, Kind kind) {
-    EXPECT_EQ(std::max(lease.wake_at(now).ms, now.boot.ms), now.boot.ms + ms);
-    if (ms > 0) {
-      pass(ms - 1);
-      expect_silence();
-      pass(1);
-    }
-    return ask(kind);
-  }
-
-  void tell(const Request &request, Reply reply) {
-    reply.serial = request.serial;
-    lease.on_reply(reply, now);
-  }
-  void answer(const Request &request) { lease.on_reply(etcd.apply(request), now); }
-  void fail(const Request &request, bool another_endpoint = false) {
-    Reply reply;
-    reply.failed = true;
-    reply.another_endpoint = another_endpoint;
-    tell(request, reply);
-  }
-  Request serve(Kind kind) {
-    const Request request = ask(kind);
-    answer(request);
-    return request;
-  }
-
-  /// As the background worker does.
-  Publication publish() {
-    const Publication news = lease.publication(now);
-    if (news.kind == Publication::kInstall)
-      generator.install(news.node, news.floor_ms, news.mark_ms);
-    if (news.kind == Publication::kRaiseFence) generator.raise_fence(news.mark_ms);
-    return news;
-  }
-
-  /// Up to the claim's request, with nothing earlier to revoke.
-  Request ask_claim() {
-    lease.start(0);
-    serve(Kind::kReadRegion);
-    serve(Kind::kGrant);
-    return ask(Kind::kClaim);
-  }
-  void claim() {
-    answer(ask_claim());
-    ASSERT_EQ(lease.state(), State::kHolding);
-  }
-  /// A number is held, its first mark confirmed and published.
-  void hold() {
-    claim();
-    serve(Kind::kRaise);
-    ASSERT_EQ(publish().kind, Publication::kInstall);
-  }
-  /// One beat that succeeds, up to the raise.
-  void beat() {
-    sleep();
-    serve(Kind::kKeepAlive);
-    serve(Kind::kRaise);
-    publish();
-  }
-  /// To the raise of the next beat, which is under way.
-  Request ask_raise() {
-    sleep();
-    serve(Kind::kKeepAlive);
-    return ask(Kind::kRaise);
-  }
-  /// All requests that come until that state, answered by etcd.
-  void serve_until(State state) {
-    for (int i = 0; i < 1000 && lease.state() != state; i++) {
-      const Request request = ask();
-      if (request.kind != Kind::kNone)
-        answer(request);
-      else
-        sleep();
-    }
-    ASSERT_EQ(lease.state(), state);
-  }
-
-  Refusal mint() { return generator.issue(now.wall, 1).refusal; }
-};
-
-Reply lost() {
-  Reply reply;
-  reply.failed = true;
-  return reply;
-}
-Mark time_mark(int64_t unix_ms) { return {Mark::kTime, unix_ms}; }
 
 // ---- the way to a claim
 
@@ -143,7 +21,7 @@ TEST_F(LeaseTest, AsksNothingBeforeItIsStarted) {
   EXPECT_EQ(lease.lease(), 0);
 }
 
-TEST_F(LeaseTest, LooksAtTheRegionThenTakesALeaseThenClaimsOnIt) {
+TEST_F(LeaseTest, LooksAtTheRegionThenTakesALeaseThenClaimsOnItThenLooksForAWitness) {
   lease.start(0);
   EXPECT_LE(lease.wake_at(now).ms, now.boot.ms);
   serve(Kind::kReadRegion);
@@ -152,7 +30,7 @@ TEST_F(LeaseTest, LooksAtTheRegionThenTakesALeaseThenClaimsOnIt) {
   EXPECT_EQ(claim.lease, etcd.last_lease);
   EXPECT_EQ(claim.worker, 0);
   answer(claim);
-  EXPECT_EQ(lease.state(), State::kHolding);
+  expect_witness();
   EXPECT_EQ(lease.lease(), etcd.last_lease);
   EXPECT_EQ(lease.claims(), 1u);
   EXPECT_EQ(etcd.claims.at(0), etcd.last_lease);
@@ -242,7 +120,12 @@ TEST_F(LeaseTest, TriesAnotherEndpointAtOnce) {
   answer(ask_after(0, Kind::kReadRegion));
   answer(ask(Kind::kGrant));
   fail(ask(Kind::kClaim), true);
-  ask_after(0, Kind::kRevoke);
+  answer(ask_after(0, Kind::kRevoke));
+  serve(Kind::kReadRegion);
+  serve(Kind::kGrant);
+  serve(Kind::kClaim);
+  fail(ask(Kind::kReadRegion), true);
+  ask_after(0, Kind::kReadRegion);
 }
 
 // ---- which number
@@ -338,7 +221,7 @@ TEST_F(LeaseTest, LooksAgainEachIntervalWhileAllNumbersAreHeldAndTakesOneThatIsF
   EXPECT_FALSE(lease.none_free());
   serve(Kind::kGrant);
   EXPECT_EQ(serve(Kind::kClaim).worker, 42);
-  EXPECT_EQ(lease.state(), State::kHolding);
+  expect_witness();
 }
 
 // ---- the claim's answer
@@ -353,7 +236,7 @@ TEST_F(LeaseTest, TakesTheNextCandidateWhenAnotherWasFaster) {
   EXPECT_EQ(second.lease, first.lease) << "that lease holds nothing yet, so it is still good";
   answer(second);
   EXPECT_EQ(serve(Kind::kClaim).worker, 2);
-  EXPECT_EQ(lease.state(), State::kHolding);
+  expect_witness();
   EXPECT_EQ(lease.claims(), 1u);
   EXPECT_EQ(lease.worker(), 2);
 }
@@ -384,10 +267,10 @@ TEST_F(LeaseTest, RecognisesItsOwnClaimWhenAResentRequestMeetsItsEffect) {
   const Request claim = ask_claim();
   ASSERT_TRUE(etcd.apply(claim).applied);  // and libcurl sends it again
   answer(claim);
-  EXPECT_EQ(lease.state(), State::kHolding);
+  expect_witness();
   EXPECT_EQ(lease.floor(), wall() - 3);
   EXPECT_EQ(lease.claims(), 1u);
-  EXPECT_FALSE(ask(Kind::kRaise).first_mark);
+  EXPECT_FALSE(ask(Kind::kRaise).first);
 }
 
 TEST_F(LeaseTest, RevokesTheLeaseOfAClaimWhoseReplyNeverCameAndGoesOnWithAFreshOne) {
@@ -440,7 +323,7 @@ TEST_F(LeaseTest, TheFloorIsNotBeforeWhenThatIsLater) {
   etcd.not_before = etcd::mark_text(wall() + 700);
   hold();
   EXPECT_EQ(lease.floor(), wall() + 700);
-  const Issue one = generator.issue(now.wall, 1);
+  const Issue one = generator.issue(now.wall, no_boot_clock, 1);
   EXPECT_EQ(one.refusal, Refusal::kNone);
   EXPECT_EQ(ms_of_tick(one.first), wall() + 701 - kEpochUnixMs);
 }
@@ -454,7 +337,7 @@ TEST_F(LeaseTest, TheFirstIdIsLaterThanTheMarkHoweverFarTheClockIsBehind) {
   etcd.occupy(1, 127);
   etcd.set_mark(0, wall() + 900);
   hold();
-  const Issue one = generator.issue(now.wall, 1);
+  const Issue one = generator.issue(now.wall, no_boot_clock, 1);
   EXPECT_EQ(one.refusal, Refusal::kNone);
   EXPECT_EQ(ms_of_tick(one.first), wall() + 901 - kEpochUnixMs);
 }
@@ -540,7 +423,7 @@ TEST_F(LeaseTest, NothingIsPublishedBeforeTheFirstMarkIsConfirmed) {
   EXPECT_EQ(publish().kind, Publication::kNothing);
   EXPECT_EQ(lease.mark(), 0);
   EXPECT_EQ(mint(), Refusal::kNoClaim);
-  answer(ask_after(kRetry, Kind::kRaise));
+  answer(ask_raise_again());
   const Publication news = publish();
   EXPECT_EQ(news.kind, Publication::kInstall);
   EXPECT_EQ(news.node, node_of(kRegion, 0));
@@ -554,19 +437,37 @@ TEST_F(LeaseTest, NothingIsPublishedBeforeTheFirstMarkIsConfirmed) {
 TEST_F(LeaseTest, TheFirstMarkOfANumberComparesThatThereIsNone) {
   claim();
   const Request raise = ask(Kind::kRaise);
-  EXPECT_TRUE(raise.first_mark);
+  EXPECT_TRUE(raise.first);
+  EXPECT_EQ(raise.least_unix_ms, 0);
   EXPECT_EQ(raise.lease, lease.lease());
   EXPECT_EQ(raise.worker, 0);
   EXPECT_EQ(raise.mark_unix_ms, wall() + kReserve);
   answer(raise);
   publish();
-  EXPECT_FALSE(ask_raise().first_mark);
+  EXPECT_FALSE(ask_raise().first);
 }
 
 TEST_F(LeaseTest, ANumberThatHasAMarkComparesThatItIsLess) {
   etcd.set_mark(0, wall() - 1);
   claim();
-  EXPECT_FALSE(ask(Kind::kRaise).first_mark);
+  EXPECT_FALSE(ask(Kind::kRaise).first);
+}
+
+TEST_F(LeaseTest, EachRaiseComparesThatTheMarkIsNotLowerThanWasLastSeenOfIt) {
+  etcd.set_mark(0, wall() - 1);
+  claim();
+  const Request first = ask(Kind::kRaise);
+  EXPECT_EQ(first.least_unix_ms, wall() - 1) << "as in the claim";
+  answer(first);
+  publish();
+  const Request second = ask_raise();
+  EXPECT_EQ(second.least_unix_ms, first.mark_unix_ms) << "as confirmed";
+  fail(second);
+  const Request third = ask_raise_again();
+  EXPECT_EQ(third.least_unix_ms, first.mark_unix_ms) << "nobody has confirmed the second";
+  etcd.set_mark(0, third.mark_unix_ms + 5);
+  answer(third);
+  EXPECT_EQ(ask_raise().least_unix_ms, third.mark_unix_ms + 5) << "as found";
 }
 
 TEST_F(LeaseTest, AFirstMarkThatWasAppliedWithoutAReplyIsRaisedAtOnce) {
@@ -574,13 +475,13 @@ TEST_F(LeaseTest, AFirstMarkThatWasAppliedWithoutAReplyIsRaisedAtOnce) {
   const Request first = ask(Kind::kRaise);
   etcd.apply(first);
   fail(first);
-  const Request second = ask_after(kRetry, Kind::kRaise);
-  EXPECT_TRUE(second.first_mark);
+  const Request second = ask_raise_again();
+  EXPECT_TRUE(second.first);
   answer(second);  // refused: there is a mark, and it is lower
   EXPECT_EQ(lease.losses(), 0u);
   EXPECT_EQ(publish().kind, Publication::kNothing);
   const Request third = ask_after(0, Kind::kRaise);
-  EXPECT_FALSE(third.first_mark);
+  EXPECT_FALSE(third.first);
   answer(third);
   EXPECT_EQ(publish().mark_ms, third.mark_unix_ms - kEpochUnixMs);
 }
@@ -615,6 +516,7 @@ TEST_F(LeaseTest, ASlowBeatDoesNotShiftTheNextOnes) {
   const Request next = ask_after(kInterval - 600, Kind::kKeepAlive);
   pass(5 * kInterval);
   answer(next);
+  answer(ask(Kind::kKeepAlive));  // that answer was too old to raise on
   answer(ask(Kind::kRaise));
   ask_after(0, Kind::kKeepAlive);
 }
@@ -625,16 +527,33 @@ TEST_F(LeaseTest, ANewIntervalHoldsFromTheNextBeatOn) {
   beat();
   answer(ask_after(200, Kind::kKeepAlive));
   fail(ask(Kind::kRaise));
-  ask_after(200, Kind::kRaise);  // a retry waits no longer than a beat
+  ask_after(200, Kind::kKeepAlive);  // a retry waits no longer than a beat
 }
 
-TEST_F(LeaseTest, AKeepAliveThatFailsOrFindsNoLeaseDoesNotLoseTheNumber) {
+TEST_F(LeaseTest, AKeepAliveThatFailsDoesNotLoseTheNumberButBlocksTheRaise) {
+  hold();
+  sleep();
+  fail(ask(Kind::kKeepAlive));
+  for (int i = 0; i < 20; i++) {
+    EXPECT_EQ(lease.state(), State::kHolding);
+    fail(ask_after(kRetry, Kind::kKeepAlive));
+    EXPECT_EQ(publish().kind, Publication::kNothing);
+  }
+  answer(ask_after(kRetry, Kind::kKeepAlive));
+  answer(ask_after(0, Kind::kRaise));
+  EXPECT_EQ(publish().kind, Publication::kRaiseFence);
+  EXPECT_EQ(lease.losses(), 0u);
+  EXPECT_EQ(lease.claims(), 1u);
+}
+
+TEST_F(LeaseTest, AKeepAliveThatFindsNoLeaseDoesNotLoseTheNumber) {
   hold();
   for (int i = 0; i < 20; i++) {
     sleep();
-    fail(ask(Kind::kKeepAlive));
+    etcd.leases.clear();
+    serve(Kind::kKeepAlive);
     EXPECT_EQ(lease.state(), State::kHolding);
-    serve(Kind::kRaise);
+    answer(ask_after(0, Kind::kRaise));
     EXPECT_EQ(publish().kind, Publication::kRaiseFence);
   }
   EXPECT_EQ(lease.losses(), 0u);
@@ -656,13 +575,14 @@ TEST_F(LeaseTest, AFailedRaiseIsTriedAgainAndPublishesNothing) {
   fail(ask_raise());
   for (int i = 0; i < 10; i++) {
     EXPECT_EQ(publish().kind, Publication::kNothing);
-    const Request again = ask_after(kRetry, Kind::kRaise);
+    const Request again = ask_raise_again();
     EXPECT_EQ(again.mark_unix_ms, wall() + kReserve) << "by the clock of the try";
     fail(again);
   }
   EXPECT_EQ(generator.fence_ms(), fence);
   EXPECT_EQ(lease.state(), State::kHolding);
-  fail(ask_after(kRetry, Kind::kRaise), true);
+  fail(ask_raise_again(), true);
+  answer(ask_after(0, Kind::kKeepAlive));
   answer(ask_after(0, Kind::kRaise));
   EXPECT_EQ(publish().kind, Publication::kRaiseFence);
 }
@@ -673,7 +593,7 @@ TEST_F(LeaseTest, ARaiseWhoseReplyWasLostIsASuccessWhenTheNextTryFindsItsMark) {
   etcd.apply(raise);
   fail(raise);
   now.wall.unix_ms -= kRetry;  // so that the same mark is asked for
-  const Request again = ask_after(kRetry, Kind::kRaise);
+  const Request again = ask_raise_again();
   ASSERT_EQ(again.mark_unix_ms, raise.mark_unix_ms);
   ASSERT_FALSE(etcd.apply(again).applied);
   answer(again);
@@ -689,19 +609,6 @@ TEST_F(LeaseTest, AHigherMarkUnderItsOwnClaimIsASuccessButOnlyWhatWasAskedForIsP
   EXPECT_EQ(lease.state(), State::kHolding);
   EXPECT_EQ(publish().mark_ms, raise.mark_unix_ms - kEpochUnixMs);
   EXPECT_EQ(etcd.mark_of(0).unix_ms, raise.mark_unix_ms + 100'000) << "never lowered";
-}
-
-TEST_F(LeaseTest, AMarkThatIsDeletedUnderItsClaimIsPutAgainAtOnce) {
-  hold();
-  const Request raise = ask_raise();
-  etcd.marks.erase(0);
-  answer(raise);
-  EXPECT_EQ(lease.losses(), 0u);
-  const Request again = ask_after(0, Kind::kRaise);
-  EXPECT_TRUE(again.first_mark);
-  answer(again);
-  EXPECT_EQ(etcd.mark_of(0).unix_ms, again.mark_unix_ms);
-  EXPECT_EQ(publish().kind, Publication::kRaiseFence);
 }
 
 TEST_F(LeaseTest, AMarkThatIsNoNumberAnyMoreLosesTheClaim) {
@@ -802,6 +709,7 @@ TEST_F(LeaseTest, ALostNumberIsReplacedAtOnceUnderANewLeaseWhileItsReserveIsUsed
   const Request claim = serve(Kind::kClaim);
   EXPECT_NE(claim.lease, old_lease);
   EXPECT_EQ(claim.worker, 1);
+  expect_witness();
   EXPECT_EQ(publish().kind, Publication::kNothing);
   EXPECT_EQ(generator.node(), node_of(kRegion, 0));
   const Request raise = serve(Kind::kRaise);
@@ -886,7 +794,7 @@ TEST_F(LeaseTest, AReplyToAnEarlierRaiseIsDropped) {
   const int64_t fence = generator.fence_ms();
   const Request first = ask_raise();
   fail(first);
-  const Request second = ask_after(kRetry, Kind::kRaise);
+  const Request second = ask_raise_again();
   Reply late;
   late.serial = first.serial;
   late.applied = true;
@@ -904,7 +812,7 @@ TEST_F(LeaseTest, ARaiseOfAnEarlierClaimPublishesNothingUnderALaterOne) {
   fail(old);
   etcd.claims.erase(0);
   etcd.occupy(0, 0);
-  answer(ask_after(kRetry, Kind::kRaise));  // lost
+  answer(ask_raise_again());  // lost
   serve_until(State::kHolding);
   ASSERT_EQ(lease.worker(), 1);
   const Request first = ask(Kind::kRaise);
@@ -924,8 +832,12 @@ TEST_F(LeaseTest, TheSameReplyTwiceCountsOnce) {
   lease.on_reply(reply, now);
   lease.on_reply(reply, now);
   EXPECT_EQ(lease.claims(), 1u);
-  const Request raise = ask(Kind::kRaise);
+  const Request look = ask(Kind::kReadRegion);
   lease.on_reply(reply, now);  // and a third time
+  EXPECT_EQ(lease.claims(), 1u);
+  answer(look);
+  const Request raise = ask(Kind::kRaise);
+  lease.on_reply(reply, now);
   EXPECT_EQ(lease.claims(), 1u);
   answer(raise);
   EXPECT_EQ(publish().kind, Publication::kInstall);
@@ -952,7 +864,7 @@ TEST_F(LeaseTest, ARaiseThatIsAppliedLateDoesNotLowerTheMark) {
   hold();
   const Request slow = ask_raise();
   fail(slow);
-  answer(ask_after(kRetry, Kind::kRaise));
+  answer(ask_raise_again());
   const int64_t mark = etcd.mark_of(0).unix_ms;
   EXPECT_FALSE(etcd.apply(slow).applied);
   EXPECT_EQ(etcd.mark_of(0).unix_ms, mark);
@@ -967,11 +879,11 @@ TEST_F(LeaseTest, ItTakesTheSecondCompareThatALateRaiseLeadsToNoTickTwice) {
     hold();
     const Request slow = ask_raise();
     fail(slow);
-    answer(ask_after(kRetry, Kind::kRaise));
+    answer(ask_raise_again());
     publish();
     for (int i = 0; i < 40; i++) beat();
     etcd.apply(slow);  // 40 s late
-    const Issue mine = generator.issue(now.wall, 1);
+    const Issue mine = generator.issue(now.wall, no_boot_clock, 1);
     ASSERT_EQ(mine.refusal, Refusal::kNone);
 
     // It dies, and one whose clock is behind takes the number.
@@ -980,12 +892,12 @@ TEST_F(LeaseTest, ItTakesTheSecondCompareThatALateRaiseLeadsToNoTickTwice) {
     Lease next{{kRegion, kReserve, kInterval}};
     Generator other{};
     next.start(0);
-    for (int i = 0; i < 4; i++) next.on_reply(etcd.apply(next.next_request(now)), now);
+    for (int i = 0; i < 6; i++) next.on_reply(reply_of(next.next_request(now)), now);
     const Publication news = next.publication(now);
     EXPECT_EQ(news.kind, without ? Publication::kInstall : Publication::kNothing);
     if (without) {
       other.install(news.node, news.floor_ms, news.mark_ms);
-      const Issue theirs = other.issue(now.wall, 1);
+      const Issue theirs = other.issue(now.wall, no_boot_clock, 1);
       EXPECT_EQ(theirs.node, mine.node);
       EXPECT_LT(theirs.first, mine.first) << "it will come to that tick";
     }
@@ -996,8 +908,8 @@ TEST_F(LeaseTest, AFirstMarkThatIsAppliedLateDoesNotLowerTheMark) {
   claim();
   const Request slow = ask(Kind::kRaise);
   fail(slow);
-  answer(ask_after(kRetry, Kind::kRaise));
-  ASSERT_TRUE(slow.first_mark);
+  answer(ask_raise_again());
+  ASSERT_TRUE(slow.first);
   EXPECT_FALSE(etcd.apply(slow).applied);
   EXPECT_EQ(etcd.mark_of(0).unix_ms, lease.mark());
 }
@@ -1020,11 +932,16 @@ TEST_F(LeaseTest, AReleaseRevokesTheLeaseAndEndsIdle) {
   expect_silence();
 }
 
-TEST_F(LeaseTest, AReleaseIsTriedOnceAndALeaseThatMayStandIsLeftToTheNextLife) {
+TEST_F(LeaseTest, AReleaseIsTriedOnceAtEachEndpointAndALeaseThatMayStandIsLeftToTheNextLife) {
   hold();
   const int64_t held = lease.lease();
   lease.release();
   fail(ask(Kind::kRevoke), true);
+  EXPECT_EQ(lease.state(), State::kReleasing);
+  const Request second = ask_after(0, Kind::kRevoke);
+  EXPECT_EQ(second.lease, held);
+  fail(second, true);
+  fail(ask_after(0, Kind::kRevoke));
   EXPECT_EQ(lease.state(), State::kIdle);
   EXPECT_EQ(lease.lease(), held);
   pass(60'000);
@@ -1136,7 +1053,8 @@ struct Loop {
   int requests = 0;
   int turns = 0;
 
-  Loop(Lease *lease, Times now, const World &world) {
+  Loop(Lease *lease, Times *clocks, const World &world) {
+    Times &now = *clocks;
     const int64_t end = now.boot.ms + 60'000;
     const auto pass = [&now](int64_t ms) {
       now.boot.ms += ms;
@@ -1165,12 +1083,12 @@ struct LoopTest : LeaseTest {
   void expect_paced(const Loop::World &world, int most) {
     Lease fresh{{kRegion, kReserve, kInterval}};
     fresh.start(77);
-    const Loop one(&fresh, now, world);
+    const Loop one(&fresh, &now, world);
     EXPECT_LE(one.requests, most);
     EXPECT_LE(one.turns, 3 * most);
 
     hold();
-    const Loop two(&lease, now, world);
+    const Loop two(&lease, &now, world);
     EXPECT_LE(two.requests, most);
     EXPECT_LE(two.turns, 3 * most);
   }
@@ -1208,7 +1126,7 @@ TEST_F(LoopTest, OneKindOfRequestThatFailsIsPaced) {
     SCOPED_TRACE(static_cast<int>(kind));
     expect_paced(
         [this, kind](const Request &request, int64_t *) {
-          return request.kind == kind ? lost() : etcd.apply(request);
+          return request.kind == kind ? lost() : reply_of(request);
         },
         4 * 4 * 60 + 10);
   }
@@ -1216,7 +1134,7 @@ TEST_F(LoopTest, OneKindOfRequestThatFailsIsPaced) {
 
 TEST_F(LoopTest, AHealthyBeatIsTwoRequestsAnInterval) {
   etcd.ttl_ms = INT64_MAX / 2;
-  expect_paced([this](const Request &request, int64_t *) { return etcd.apply(request); },
+  expect_paced([this](const Request &request, int64_t *) { return reply_of(request); },
                2 * 60 + 6);
 }
 
@@ -1224,15 +1142,15 @@ TEST_F(LoopTest, ClaimsThatAreLostAsFastAsTheyAreMadeArePaced) {
   expect_paced(
       [this](const Request &request, int64_t *) {
         if (request.kind == Kind::kRaise) etcd.claims.clear();
-        return etcd.apply(request);
+        return reply_of(request);
       },
-      6 * 60 + 10);
+      7 * 60 + 10);
 }
 
 TEST_F(LoopTest, ANotBeforeThatIsNoNumberIsPaced) {
   etcd.not_before = "garbage";
   lease.start(0);
-  const Loop loop(&lease, now, [this](const Request &request, int64_t *) {
+  const Loop loop(&lease, &now, [this](const Request &request, int64_t *) {
     return etcd.apply(request);
   });
   EXPECT_LE(loop.requests, 4 * 60 + 4);
@@ -1241,7 +1159,7 @@ TEST_F(LoopTest, ANotBeforeThatIsNoNumberIsPaced) {
 TEST_F(LoopTest, AFullRegionIsReadOnceAnInterval) {
   etcd.occupy(0, 127);
   lease.start(0);
-  const Loop loop(&lease, now, [this](const Request &request, int64_t *) {
+  const Loop loop(&lease, &now, [this](const Request &request, int64_t *) {
     return etcd.apply(request);
   });
   EXPECT_LE(loop.requests, 61);
@@ -1276,7 +1194,7 @@ TEST_F(LoopTest, AClockThatStandsStillOrRunsBackIsPaced) {
 // An answer that no etcd gives: my claim stands, and a compare that must hold did not.
 TEST_F(LoopTest, ARaiseThatIsRefusedWithoutAReasonIsPaced) {
   hold();
-  const Loop loop(&lease, now, [this](const Request &request, int64_t *) {
+  const Loop loop(&lease, &now, [this](const Request &request, int64_t *) {
     Reply reply = etcd.apply(request);
     if (request.kind == Kind::kRaise) {
       reply.applied = false;
@@ -1285,7 +1203,66 @@ TEST_F(LoopTest, ARaiseThatIsRefusedWithoutAReasonIsPaced) {
     }
     return reply;
   });
-  EXPECT_LE(loop.requests, 6 * 60);
+  // Each try finds another mark than the one before, is made again at once, and finds it again.
+  EXPECT_LE(loop.requests, 9 * 60);
+}
+
+TEST_F(LoopTest, APauseForWantOfAWitnessIsThreeRequestsAnInterval) {
+  witness = false;
+  lease.start(0);
+  const Loop loop(&lease, &now, [this](const Request &request, int64_t *) {
+    return reply_of(request);
+  });
+  EXPECT_GT(loop.requests, 2 * 40);
+  EXPECT_LE(loop.requests, 3 * 60 + 6);
+  EXPECT_EQ(lease.state(), State::kHolding);
+}
+
+TEST_F(LoopTest, APauseForWantOfAWitnessIsPacedAlsoWhenItsLooksFail) {
+  witness = false;
+  for (const Kind kind : {Kind::kReadRegion, Kind::kKeepAlive}) {
+    etcd = {};
+    lease = Lease{{kRegion, kReserve, kInterval}};
+    answer(ask_claim());
+    serve(Kind::kReadRegion);
+    const Loop loop(&lease, &now, [this, kind](const Request &request, int64_t *) {
+      return request.kind == kind ? lost() : reply_of(request);
+    });
+    EXPECT_LE(loop.requests, 8 * 60 + 2);
+    EXPECT_EQ(lease.state(), State::kWitnessing);
+  }
+}
+
+TEST_F(LoopTest, AnEtcdThatForgetsTheMarkWithEveryBeatIsPaced) {
+  hold();
+  const Loop loop(&lease, &now, [this](const Request &request, int64_t *) {
+    if (request.kind == Kind::kKeepAlive) etcd.marks.clear();
+    return reply_of(request);
+  });
+  EXPECT_GT(lease.rollbacks(), 10u);
+  EXPECT_LE(loop.requests, 7 * 60);
+}
+
+TEST_F(LoopTest, ANotBeforeThatCannotBePutIsPaced) {
+  hold();
+  etcd.marks.clear();
+  const Loop loop(&lease, &now, [this](const Request &request, int64_t *) {
+    return request.kind == Kind::kRaiseNotBefore ? lost() : reply_of(request);
+  });
+  EXPECT_EQ(lease.state(), State::kWarning);
+  EXPECT_LE(loop.requests, 4 * 60 + 2);
+}
+
+// Two clusters behind one address, say.
+TEST_F(LoopTest, ATermThatFallsWithEveryAnswerIsPaced) {
+  hold();
+  int64_t term = 1'000'000'000;
+  const Loop loop(&lease, &now, [this, &term](const Request &request, int64_t *) {
+    Reply reply = reply_of(request);
+    reply.term = --term;
+    return reply;
+  });
+  EXPECT_LE(loop.requests, 8 * 60);
 }
 
 }  // namespace

@@ -18,10 +18,12 @@ use Snowflake::Proxy;
 # tls: a Snowflake::Certs object, or true to have one made; clients must show a certificate then.
 # auth: { user, password } of the account that the extension gets; root's password is 'root'.
 # args: further arguments of every member.
+our @all;    # that were made
+
 sub new
 {
 	my ($class, %with) = @_;
-	my $self = bless {
+	push @all, my $self = bless {
 		dir => tempdir_abs('etcd'),
 		auth => $with{auth},
 		args => $with{args} // [],
@@ -274,7 +276,8 @@ sub claimed
 sub claim { my ($self, $worker) = @_; return $self->under($self->claim_key($worker))->{ $self->claim_key($worker) }; }
 sub mark { my ($self, $worker) = @_; return $self->get($self->mark_key($worker)); }
 
-sub lease_list { my ($self) = @_; return grep { /^[0-9a-f]{8,}$/ } split /\n/, $self->ctl('lease', 'list'); }
+# etcdctl pads them with zeros.
+sub lease_list { my ($self) = @_; return map { s/^0+//r } grep { /^[0-9a-f]{8,}$/ } split /\n/, $self->ctl('lease', 'list'); }
 
 # Leases are decimal numbers here as everywhere but in etcdctl.
 sub lease_grant
