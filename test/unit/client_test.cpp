@@ -304,6 +304,23 @@ TEST(Failover, ASuccessBeginsANewRound) {
   EXPECT_FALSE(grant(client).reply.another_endpoint);
 }
 
+// A full etcd: reads succeed everywhere, and each write fails at once.
+TEST(Failover, ThatOtherRequestsSucceedIsNoReasonToTryOneAgainAtOnce) {
+  const auto full = [](Server::Line &line, const Server::Seen &seen) {
+    return line.write(seen.path() == "/v3/lease/grant"
+                          ? http(429, R"({"error":"etcdserver: mvcc: database space exceeded"})")
+                          : http(200, R"({"result":{"header":{"revision":"398","raft_term":"4"},"ID":"12345","TTL":"60"}})"));
+  };
+  Server first(full), second(full);
+  Client client(at({first.url(), second.url()}));
+  int at_once = 0;
+  for (int i = 0; i < 10; i++) {
+    at_once += grant(client).reply.another_endpoint;
+    EXPECT_FALSE(call(client, request(Kind::kKeepAlive)).reply.failed);
+  }
+  EXPECT_EQ(at_once, 5) << "each second try is to wait";
+}
+
 TEST(Failover, AnErrorOfEtcdGoesToTheNextEndpointToo) {
   Server no_leader([](Server::Line &line, const Server::Seen &) {
     return line.write(http(500, R"({"error":"not a primary lessor","message":"not a primary lessor","code":2})"));
