@@ -14,8 +14,9 @@ constexpr bool trusted(const Mark &mark, WallTime now) noexcept {
   return mark.kind == Mark::kAbsent ||
          (mark.kind == Mark::kTime && mark.unix_ms < now.unix_ms + kAbsurdMarkMs);
 }
-/// Of warn(): the surplus went back, which is proven unless it shows to have been a lagging member's.
-constexpr int64_t kUnlessShown = -1;
+/// A member reads its index a moment after its revision: writes in between make the surplus so much
+/// too high at most. A restored snapshot makes it lower by about its revision.
+constexpr int64_t kSurplusSlack = 8;
 /// An absent mark is as good as one long past.
 constexpr int64_t passes_at(const Mark &mark) noexcept {
   return mark.kind == Mark::kTime ? mark.unix_ms : 0;
@@ -336,9 +337,11 @@ void Lease::on_claimed(const Reply &reply, Times now) noexcept {
   enter(State::kWitnessing, now);
 }
 
-/// Whoever holds it renewed within the reserve. Further ahead it may stand since a clock was wrong.
-bool Lease::alive(const Mark &mark, Times now) const noexcept {
+/// Whoever holds it renewed within the reserve. Further ahead it may stand since a clock was wrong, and
+/// up to not_before since all marks were raised, or a holder goes on above it: that is no renewal.
+bool Lease::alive(const Mark &mark, const Mark &not_before, Times now) const noexcept {
   return mark.kind == Mark::kTime && mark.unix_ms > now.wall.unix_ms &&
+         mark.unix_ms > passes_at(not_before) &&
          mark.unix_ms <= now.wall.unix_ms + 2 * settings_.reserve_ms;
 }
 
@@ -348,20 +351,21 @@ bool Lease::witnessed(const Reply &reply, Times now) const noexcept {
   for (int n = 0; n < kWorkers; n++) {
     const auto i = static_cast<size_t>(n);
     const Mark &mark = reply.marks[i];
-    if (alive(mark, now)) return true;
+    if (alive(mark, reply.not_before, now)) return true;
     if (n == last_mark_.worker && mark.kind == Mark::kTime &&
         mark.unix_ms == last_mark_.unix_ms && mark.mod_revision == last_mark_.mod_revision &&
-        reply.term >= last_mark_.term && surplus_ >= last_mark_.surplus)
+        reply.term >= last_mark_.term &&
+        (last_mark_.surplus == kNoSurplus || surplus_ >= last_mark_.surplus - kSurplusSlack))
       return true;
     if (mark.kind != Mark::kAbsent || (reply.held[i] && n != worker_)) empty = false;
   }
   return (empty && vouched_empty_) || as_watched(reply, now);
 }
 
-/// Whether nothing of what was watched is forgotten. What was claimed since the last look could be, so
-/// that must be no longer ago than the reserve: a backup is older.
+/// Whether nothing of what was watched is forgotten. What was claimed since the last look could be, and
+/// only the surplus shows that in any case: so it must be told.
 bool Lease::as_watched(const Reply &reply, Times now) const noexcept {
-  if (watched_.boot_ms == 0 || now.boot.ms - watched_.boot_ms > settings_.reserve_ms ||
+  if (watched_.boot_ms == 0 || surplus_ == kNoSurplus || now.boot.ms - watched_.boot_ms > settings_.reserve_ms ||
       reply.term < watched_.term || passes_at(reply.not_before) < passes_at(watched_.not_before))
     return false;
   for (size_t i = 0; i < kWorkers; i++)
@@ -374,7 +378,7 @@ void Lease::on_watched(const Reply &reply, Times now) noexcept {
   asked_ = 0;
   const bool counts = as_watched(reply, now) ||
                       std::any_of(reply.marks.begin(), reply.marks.end(),
-                                  [&](const Mark &mark) { return alive(mark, now); });
+                                  [&](const Mark &mark) { return alive(mark, reply.not_before, now); });
   watched_ = counts ? Watched{sent_, reply.term, reply.not_before, reply.marks} : Watched{};
   enter(State::kWatching, now, settings_.renew_interval_ms);
 }
@@ -517,12 +521,11 @@ void Lease::on_status(const Reply &reply, Times now) noexcept {
   }
   due_ = now.boot.ms;
   asked_ = sent_;
-  const bool went_back = reply.surplus_known && reply.surplus < surplus_;
-  if (went_back && state_ == State::kHolding) return warn(state_, kUnlessShown, now);
-  if (reply.surplus_known)
-    surplus_ = reply.surplus;
-  else if (proof_below_ == kUnlessShown)
-    proof_below_ = INT64_MAX;
+  const int64_t surplus = reply.surplus_known ? reply.surplus : kNoSurplus;
+  // Also when it is told no more.
+  const bool went_back = surplus_ != kNoSurplus && surplus < surplus_ - kSurplusSlack;
+  if (went_back && state_ == State::kHolding) return warn(state_, 0, now);
+  surplus_ = surplus;
   if (!went_back) {
     if (state_ == State::kWarning) end_warning(now);
   } else if (state_ != State::kWarning) {

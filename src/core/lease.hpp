@@ -241,7 +241,7 @@ class Lease {
   int64_t forgotten_until(Times now) const noexcept;
   void warn(State afterwards, int64_t proof_below, Times now) noexcept;
   bool still_mine(bool claimed, const Mark &mark, Times now) noexcept;
-  bool alive(const Mark &mark, Times now) const noexcept;
+  bool alive(const Mark &mark, const Mark &not_before, Times now) const noexcept;
   bool witnessed(const Reply &reply, Times now) const noexcept;
   bool as_watched(const Reply &reply, Times now) const noexcept;
   void on_watched(const Reply &reply, Times now) noexcept;

@@ -108,11 +108,13 @@ bool Client::take_reply(Reply *reply, std::string *error) {
   }
 
   reply->serial = request_.serial;
+  const RequestKind request_kind = request_.kind;
   request_ = {};
   if (!reply->failed) {
-    failed_in_a_row_ = 0;
+    if (request_kind == failed_kind_) failed_in_a_row_ = 0;
     return true;
   }
+  failed_kind_ = request_kind;
   *error = "etcd at " + endpoint() + ": " + *error;
   token_.clear();
   auth_is_off_ = false;

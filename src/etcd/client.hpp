@@ -53,7 +53,10 @@ class Client {
   const ClientSettings settings_;
   Http http_;
   size_t endpoint_ = 0;
-  size_t failed_in_a_row_ = 0;  // endpoints, since the last success or the last full round
+  /// Tries since the last full round, or since a success of what failed last: that other requests
+  /// succeed is no reason to try that one again at once.
+  size_t failed_in_a_row_ = 0;
+  RequestKind failed_kind_ = RequestKind::kNone;
   std::string token_;           // of endpoint_ only; tokens belong to one member
   bool auth_is_off_ = false;    // says endpoint_, though there is a user
   Request request_;             // kNone: nothing under way

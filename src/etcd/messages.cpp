@@ -161,7 +161,7 @@ void read_success(const Request &request, const Names &names, const json &answer
       break;
     case RequestKind::kStatus:
       reply->term = term_of(answer);
-      reply->surplus = number(answer.at("raftIndex"), "raftIndex") -
+      reply->surplus = number(answer.at("raftAppliedIndex"), "raftAppliedIndex") -
                        number(answer.at("header").at("revision"), "revision");
       reply->surplus_known = true;
       break;
@@ -376,8 +376,10 @@ Reading read_answer(const Request &request, const Names &names, long http_status
     out.token_refused = contains(error, "invalid auth token") ||
                         contains(error, "user name is empty") ||
                         contains(error, "revision of auth store is old");
-    // An etcd that does not let this user ask is believed without.
-    if (request.kind == RequestKind::kStatus && !out.token_refused) return {};
+    // An etcd that does not let this user ask is believed without; any other trouble is one.
+    if (request.kind == RequestKind::kStatus && !out.token_refused &&
+        (http_status == 403 || http_status == 404 || http_status == 501))
+      return {};
   }
   out.reply.failed = true;
   return out;

@@ -224,16 +224,21 @@ Issue issue_or_refuse(int n) {
 }
 
 /// Has the background worker do what only it can, and waits for it.
-void command(Command::Kind kind, int64_t until_unix_ms) {
+void ask_worker(Command::Kind kind, int64_t until_unix_ms) {
   constexpr int64_t kLongestUs = 15 * 1000 * 1000;
   constexpr long kLookMs = 50;
   if (shared == nullptr) refuse_not_loaded();
   LWLockAcquire(status_lock, LW_EXCLUSIVE);
-  const bool busy = shared->command.kind != Command::kNone && !shared->command.answered;
+  Command &command = shared->command;
+  const bool busy = command.kind != Command::kNone && !command.answered &&
+                    boot_now().ms < command.until_boot_ms;
+  const uint64_t serial = command.serial + 1;
   if (!busy) {
-    memset(&shared->command, 0, sizeof shared->command);
-    shared->command.kind = kind;
-    shared->command.until_unix_ms = until_unix_ms;
+    memset(&command, 0, sizeof command);
+    command.kind = kind;
+    command.serial = serial;
+    command.until_boot_ms = boot_now().ms + kLongestUs / 1000;
+    command.until_unix_ms = until_unix_ms;
   }
   LWLockRelease(status_lock);
   if (busy)
@@ -252,16 +257,16 @@ void command(Command::Kind kind, int64_t until_unix_ms) {
       ResetLatch(MyLatch);
       CHECK_FOR_INTERRUPTS();
       LWLockAcquire(status_lock, LW_SHARED);
-      result = shared->command;
+      if (command.serial == serial) result = command;
       status = shared->status;
       LWLockRelease(status_lock);
     }
   }
   PG_FINALLY();
   {
-    // Answered, given up or cancelled: the place is free.
+    // Answered, given up or cancelled: the place is free. (Not if this session is terminated.)
     LWLockAcquire(status_lock, LW_EXCLUSIVE);
-    shared->command.kind = Command::kNone;
+    if (command.serial == serial) command.kind = Command::kNone;
     LWLockRelease(status_lock);
   }
   PG_END_TRY();
@@ -379,7 +384,7 @@ SQL_FUNCTION(snowflake_ready) {
 
 SQL_FUNCTION(snowflake_init_region) {
   (void)fcinfo;
-  command(Command::kInitRegion, 0);
+  ask_worker(Command::kInitRegion, 0);
   PG_RETURN_VOID();
 }
 
@@ -391,7 +396,7 @@ SQL_FUNCTION(snowflake_raise_marks) {
                     errmsg("marks can be raised by less than a day"),
                     errdetail("The time is %s, now it is %s.", time_text(until),
                               time_text(wall_now().unix_ms))));
-  command(Command::kRaiseMarks, until);
+  ask_worker(Command::kRaiseMarks, until);
   PG_RETURN_VOID();
 }
 

@@ -36,9 +36,12 @@ struct WorkerStatus {
   char endpoint[256];
 };
 
-/// What a superuser asks of the background worker. Guarded by status_lock; one at a time.
+/// What a superuser asks of the background worker. Guarded by status_lock; one at a time. Whoever asked
+/// may be gone without a word, so it holds for some time only.
 struct Command {
   enum Kind : int32_t { kNone, kInitRegion, kRaiseMarks } kind;
+  uint64_t serial;        // of each a new one
+  int64_t until_boot_ms;  // nothing of it is begun, and nobody waits, after that
   bool answered;
   bool good;
   int64_t until_unix_ms;  // kRaiseMarks

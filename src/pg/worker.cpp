@@ -61,7 +61,7 @@ struct Agent {
   int64_t failing_since = 0;      // boot ms, as the next
   int64_t failure_logged_at = 0;
   bool started = false;           // the lease of an earlier life is handed to `lease`
-  bool obeying = false;           // a command is under way
+  uint64_t obeying = 0;           // serial of the command under way
   bool warned = false;            // of a mark that comes near
   bool fenced = false;            // the log says that the reserve is used up
   bool behind = false;            // the log says that the clock was set back
@@ -430,7 +430,7 @@ void follow_lease(Agent *agent, Times now) {
       set_phase(agent, lease.none_free() ? Phase::kNoWorkerFree : Phase::kClaiming);
       break;
     case Lease::State::kWarning:
-      strlcpy(reason, "etcd was found to have forgotten what it had confirmed.", kSize);
+      strlcpy(reason, "The key not_before is being raised in etcd.", kSize);
       break;
     case Lease::State::kWitnessing:
       reason[0] = '\0';
@@ -554,8 +554,8 @@ void obey(Agent *agent, Times now) {
   LWLockAcquire(agent->context->status_lock, LW_SHARED);
   const Command asked = command;
   LWLockRelease(agent->context->status_lock);
-  if (asked.kind == Command::kNone) agent->obeying = false;
-  if (asked.kind == Command::kNone || asked.answered) return;
+  if (asked.kind == Command::kNone || asked.answered || now.boot.ms >= asked.until_boot_ms) return;
+  const bool begun = agent->obeying == asked.serial;
 
   Lease &lease = agent->lease;
   const char *refusal = nullptr;
@@ -564,8 +564,8 @@ void obey(Agent *agent, Times now) {
       return;
     case Command::kInitRegion:
       if (lease.state() == Lease::State::kWitnessing) {
-        if (!agent->obeying) lease.vouch_for_empty_region();
-        agent->obeying = true;
+        if (!begun) lease.vouch_for_empty_region();
+        agent->obeying = asked.serial;
         if (lease.vouched_empty()) return;
         refusal = "the region holds marks or claims of others in etcd: it is not new";
       } else if (lease.state() != Lease::State::kHolding) {
@@ -573,8 +573,8 @@ void obey(Agent *agent, Times now) {
       }
       break;
     case Command::kRaiseMarks:
-      if (!agent->obeying) {
-        agent->obeying = lease.raise_all_marks(asked.until_unix_ms, now);
+      if (!begun) {
+        if (lease.raise_all_marks(asked.until_unix_ms, now)) agent->obeying = asked.serial;
         return;
       }
       if (lease.state() == Lease::State::kWarning || lease.marks_to_raise() != 0) return;
@@ -583,11 +583,12 @@ void obey(Agent *agent, Times now) {
       break;
   }
   LWLockAcquire(agent->context->status_lock, LW_EXCLUSIVE);
-  command.answered = true;
-  command.good = refusal == nullptr;
-  strlcpy(command.refusal, refusal == nullptr ? "" : refusal, sizeof command.refusal);
+  if (command.serial == asked.serial) {
+    command.answered = true;
+    command.good = refusal == nullptr;
+    strlcpy(command.refusal, refusal == nullptr ? "" : refusal, sizeof command.refusal);
+  }
   LWLockRelease(agent->context->status_lock);
-  agent->obeying = false;
 }
 
 /// Gives the number back, within a bounded time. The mark stays.

@@ -189,6 +189,9 @@ mutant no-witness-asked
 replace $lease 'mark.kind == Mark::kTime && mark.unix_ms > now.wall.unix_ms &&' 'mark.kind == Mark::kTime &&'
 mutant past-mark-as-witness
 
+replace $lease 'mark.unix_ms > passes_at(not_before) &&' 'passes_at(not_before) >= 0 &&'
+mutant raised-mark-as-witness
+
 replace $lease 'quarantined_until_ = now.boot.ms + settings_.reserve_ms + kForgottenMs;' \
   'quarantined_until_ = now.boot.ms + settings_.reserve_ms / 2;'
 mutant pause-too-short
@@ -225,10 +228,11 @@ replace $lease '  kept_alive_ = false;
   pause(now, reply);' '  pause(now, reply);'
 mutant term-of-another-endpoint
 
-replace $lease 'reply.surplus_known && reply.surplus < surplus_;' 'false;'
+replace $lease 'surplus_ != kNoSurplus && surplus < surplus_ - kSurplusSlack;' 'false;'
 mutant surplus-not-checked
 
-replace $lease ' && surplus_ >= last_mark_.surplus)' ')'
+replace $lease ' &&
+        (last_mark_.surplus == kNoSurplus || surplus_ >= last_mark_.surplus - kSurplusSlack))' ')'
 mutant hint-of-a-higher-surplus
 
 replace $lease 'floor_ = std::max(floor_, not_before_);

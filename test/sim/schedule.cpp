@@ -633,6 +633,8 @@ class Maker {
   /// Each instance has a part of its own.
   void around_a_loss(int64_t backup, int64_t loss, int64_t up) {
     const int64_t later = up + s_.reserve_ms + kForgottenMs;
+    if (r_.percent(15))
+      add(backup - r_.below(1500), FaultKind::kRaiseAllMarks, someone(), loss - backup + r_.range(0, 20000));
     for (int i = 0; i < s_.instances; i++) {
       switch (r_.one_of(10)) {
         case 0:  // frozen since before the backup, until some time around the restore

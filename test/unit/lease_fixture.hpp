@@ -89,7 +89,8 @@ struct LeaseTest : testing::Test {
     Reply reply = etcd.apply(request);
     // A look at the region under a lease is one for a witness.
     if (witness && request.kind == Kind::kReadRegion && request.lease != 0)
-      reply.marks[kOther] = time_mark(wall() + kReserve);
+      reply.marks[kOther] =
+          time_mark(std::max(wall() + kReserve, etcd.not_before_mark().unix_ms + 1));
     return reply;
   }
   void answer(const Request &request) {
