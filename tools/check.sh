@@ -44,25 +44,6 @@ mkdir "$src" "$run" "$run/home" "$run/tmp" "$log"
 
 passed=0 failed=0 skipped=0 summed_up=
 
-# Processes are found by where they work or where their program is: test programs kill -9 their
-# servers' parents, and freeze some, so no list of pids kept here would be complete.
-leftovers() {
-    find /proc/[0-9]*/cwd /proc/[0-9]*/exe -maxdepth 0 -lname "$tmp/*" 2>/dev/null | cut -d/ -f3 | sort -u
-}
-stop_leftovers() {
-    local signal pid try
-    for signal in INT KILL; do # INT: Postgres stops fast and gives its shared memory back
-        for pid in $(leftovers); do
-            kill -s "$signal" "$pid" 2>/dev/null || true
-            kill -s CONT "$pid" 2>/dev/null || true
-        done
-        for try in {1..25}; do
-            [ -n "$(leftovers)" ] || return 0
-            sleep 0.2
-        done
-        : "$try"
-    done
-}
 finish() {
     local status=$?
     trap - EXIT

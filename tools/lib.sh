@@ -21,6 +21,27 @@ else
 fi
 as_server() { "${server_prefix[@]}" "$@"; }
 
+# leftovers, stop_leftovers: what still runs below $tmp. Processes are found by where they work or where
+# their program is: test programs kill -9 their servers' parents, and freeze some, so no list of pids
+# would be complete.
+leftovers() {
+    find /proc/[0-9]*/cwd /proc/[0-9]*/exe -maxdepth 0 -lname "$tmp/*" 2>/dev/null | cut -d/ -f3 | sort -u
+}
+stop_leftovers() {
+    local signal pid try
+    for signal in INT KILL; do # INT: Postgres stops fast and gives its shared memory back
+        for pid in $(leftovers); do
+            kill -s "$signal" "$pid" 2>/dev/null || true
+            kill -s CONT "$pid" 2>/dev/null || true
+        done
+        for try in {1..25}; do
+            [ -n "$(leftovers)" ] || return 0
+            sleep 0.2
+        done
+        : "$try"
+    done
+}
+
 # make_private_tree DIR: a Postgres that finds its files below DIR, so that the system's stays
 # untouched. A server looks for its share and lib folders relative to its own binary, with symbolic
 # links resolved: copies are needed, links would lead back to the system. Debian's bitcode is left

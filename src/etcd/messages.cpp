@@ -153,34 +153,28 @@ void read_region(const json &answer, const Names &names, Reply *reply) {
 void read_success(const Request &request, const Names &names, const json &answer, Reply *reply) {
   const std::string claim = claim_key(names, request.worker);
   const std::string mark = mark_key(names, request.worker);
+  // A keepalive of a lease that is gone has no TTL, and says as much of the raft term.
+  reply->term =
+      term_of(request.kind == RequestKind::kKeepAlive ? answer.at("result") : answer);
   switch (request.kind) {
     case RequestKind::kNone:
-      break;
     case RequestKind::kRevoke:
-      reply->term = term_of(answer);
+    case RequestKind::kKeepAlive:
       break;
     case RequestKind::kStatus:
-      reply->term = term_of(answer);
       reply->surplus = number(answer.at("raftIndex"), "raftIndex") -
                        number(answer.at("header").at("revision"), "revision");
       reply->surplus_known = true;
       break;
     case RequestKind::kReadRegion:
-      reply->term = term_of(answer);
       read_region(answer, names, reply);
       break;
     case RequestKind::kGrant:
-      reply->term = term_of(answer);
       reply->lease = number(answer.at("ID"), "ID");
       if (reply->lease == 0 || number(answer.at("TTL"), "TTL") <= 0)
         throw Fault("a lease without id or TTL");
       break;
-    case RequestKind::kKeepAlive:
-      // One of a lease that is gone has no TTL, and says as much of the raft term.
-      reply->term = term_of(answer.at("result"));
-      break;
     case RequestKind::kClaim:
-      reply->term = term_of(answer);
       reply->applied = answer.value("succeeded", false);
       if (reply->applied)
         require_put(answer, 0);
@@ -190,7 +184,6 @@ void read_success(const Request &request, const Names &names, const json &answer
       reply->not_before = mark_at(answer, 2, not_before_key(names));
       break;
     case RequestKind::kRaise:
-      reply->term = term_of(answer);
       reply->applied = answer.value("succeeded", false);
       if (reply->applied) {
         require_put(answer, 0);
@@ -202,7 +195,6 @@ void read_success(const Request &request, const Names &names, const json &answer
       break;
     case RequestKind::kRaiseNotBefore:
     case RequestKind::kRaiseOther:
-      reply->term = term_of(answer);
       reply->applied = answer.value("succeeded", false);
       if (reply->applied)
         require_put(answer, 0);

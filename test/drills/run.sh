@@ -22,26 +22,11 @@ chmod 755 "$tmp"
 run=$tmp/run
 mkdir "$run"
 
-# By where they work or where their program is: the drills kill servers' parents, and freeze some.
-leftovers() {
-    find /proc/[0-9]*/cwd /proc/[0-9]*/exe -maxdepth 0 -lname "$tmp/*" 2>/dev/null |
-        cut -d/ -f3 | sort -u
-}
 finish() {
-    local status=$? signal pid try
+    local status=$?
     trap - EXIT
     cd /
-    for signal in INT KILL; do
-        for pid in $(leftovers); do
-            kill -s "$signal" "$pid" 2>/dev/null || true
-            kill -s CONT "$pid" 2>/dev/null || true
-        done
-        for try in {1..25}; do
-            [ -n "$(leftovers)" ] || break 2
-            sleep 0.2
-        done
-        : "$try"
-    done
+    stop_leftovers
     if [ "$status" = 0 ] && [ -z "${DRILLS_KEEP:-}" ]; then
         rm -rf "$tmp"
     else
